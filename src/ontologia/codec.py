@@ -1,0 +1,104 @@
+"""The one JSON codec: canonical on the way in, refusing what JSON or a database would bend.
+
+Canonical means sorted keys, no spaces, UTF-8: equal values give equal text, so two versions of an
+object can be compared as text. Refused, each with the place where it was found: NaN and infinity
+(JSON has none), U+0000 and lone surrogates (PostgreSQL has none), integers past 64 bits (SQLite
+has none), keys that are not text, and anything that is not JSON.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import orjson
+
+from ontologia.errors import InvalidValueError
+
+MAX_DEPTH = 200  # orjson stops at 254; this leaves room for what is wrapped around a value
+_CANONICAL = (
+    orjson.OPT_SORT_KEYS
+    | orjson.OPT_PASSTHROUGH_DATETIME
+    | orjson.OPT_PASSTHROUGH_DATACLASS
+    | orjson.OPT_PASSTHROUGH_SUBCLASS
+)
+_INT_MIN, _INT_MAX = -(2**63), 2**63 - 1
+
+
+def encode(value: Any, *, where: str = "value") -> str:
+    """Canonical JSON text of `value`, every part of it checked."""
+    check(value, where)
+    return encode_checked(value, where=where)
+
+
+def encode_checked(value: Any, *, where: str = "value") -> str:
+    """Canonical JSON text of a value whose numbers were checked when they came in.
+
+    Text is looked at here, in its encoded form, where that costs next to nothing.
+    """
+    try:
+        data = orjson.dumps(value, option=_CANONICAL)
+    except (orjson.JSONEncodeError, RecursionError) as error:
+        check(value, where)
+        raise InvalidValueError(f"{where}: {error}") from error
+    # This may be text that only looks like an escaped U+0000: rare enough to look again.
+    if b"\\u0000" in data:
+        check(value, where)
+    return data.decode()
+
+
+def decode(text: str | bytes) -> Any:
+    """The value of JSON text."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise InvalidValueError(f"not JSON: {error}") from error
+
+
+def check(value: Any, where: str = "value", depth: int = 0) -> None:
+    """Raise InvalidValueError, naming the place, unless `value` is JSON that every store keeps."""
+    kind = type(value)
+    if value is None or kind is bool:
+        return
+    if kind is str:
+        _check_text(value, where)
+    elif kind is int:
+        if not _INT_MIN <= value <= _INT_MAX:
+            raise InvalidValueError(f"{where}: {value} does not fit in 64 bits")
+    elif kind is float:
+        if not math.isfinite(value):
+            raise InvalidValueError(f"{where}: {value} is not a JSON number")
+    elif kind is dict or kind is list:
+        if depth >= MAX_DEPTH:
+            raise InvalidValueError(f"{where}: nested deeper than {MAX_DEPTH} levels")
+        _check_parts(value, where, depth)
+    else:
+        raise InvalidValueError(
+            f"{where}: {kind.__name__} is not JSON",
+            hint="Give the field this type, so that it is converted both ways, or convert it first.",
+        )
+
+
+def _check_parts(value: dict[Any, Any] | list[Any], where: str, depth: int) -> None:
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            check(item, f"{where}[{index}]", depth + 1)
+        return
+    for key, item in value.items():
+        if type(key) is not str:
+            raise InvalidValueError(
+                f"{where}: key {key!r} is {type(key).__name__}; JSON keys are text"
+            )
+        _check_text(key, f"{where} key")
+        check(item, f"{where}.{key}", depth + 1)
+
+
+def _check_text(value: str, where: str) -> None:
+    if "\0" in value:
+        raise InvalidValueError(f"{where}: text holds U+0000, which not every database can keep")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidValueError(
+            f"{where}: text holds a lone surrogate, which is not Unicode"
+        ) from error

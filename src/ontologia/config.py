@@ -1,0 +1,117 @@
+"""Settings: a keyword, else `ONTOLOGIA_*` in the environment, else a file, else the default.
+
+The file is `ontologia.toml`, or the table `[tool.ontologia]` of `pyproject.toml`, in the working
+directory. A name that no setting has is an error in all three places.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from pathlib import Path
+from random import Random
+from typing import Annotated, Any
+
+from pydantic import Field as Setting
+from pydantic import ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    PyprojectTomlConfigSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from ontologia.clock import Clock
+from ontologia.errors import ConfigError
+
+_PREFIX = "ONTOLOGIA_"
+_Positive = Annotated[int, Setting(gt=0)]
+_NotNegative = Annotated[int, Setting(ge=0)]
+
+
+class OntologiaConfig(BaseSettings):
+    """All settings of a session; every one has a default that suits most programs."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=_PREFIX,
+        extra="forbid",
+        frozen=True,
+        arbitrary_types_allowed=True,
+        toml_file="ontologia.toml",
+        pyproject_toml_table_header=("tool", "ontologia"),
+        pyproject_toml_depth=0,
+    )
+
+    datastore_uri: str | None = None
+    """Where the program finds its database when nothing else says so."""
+    default_namespace: Annotated[str, Setting(min_length=1, max_length=200)] = "default"
+    """Namespace of a session that names none."""
+
+    lock_timeout_ms: _NotNegative = 5_000
+    """How long a commit waits for other writers before LockContentionError."""
+    migration_lock_timeout_ms: _NotNegative = 10_000
+    """The same for migrations and other long writes."""
+    lock_lease_ms: _Positive = 30_000
+    """Lease of a long write; renewed every third of it while the write lives."""
+    commit_max_retries: _NotNegative = 3
+    """How often a backend repeats a commit that lost against another."""
+    max_batch_size: _Positive = 10_000
+    """The most objects one commit may hold."""
+
+    clock: Annotated[Any, Setting(exclude=True)] = None
+    """The clock of everything; the machine's unless a test gives another."""
+    random: Annotated[Random | None, Setting(exclude=True)] = None
+    """The source of randomness; the machine's unless a test gives a seeded one."""
+
+    def __init__(self, **values: Any) -> None:
+        _refuse_unknown_environment(type(self))
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise ConfigError(_explain(error, type(self))) from error
+        if self.clock is not None and not isinstance(self.clock, Clock):
+            raise ConfigError(f"clock must have now(), monotonic() and sleep(), got {self.clock!r}")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Keyword, environment, ontologia.toml, pyproject.toml, in this order."""
+        files: list[PydanticBaseSettingsSource] = []
+        if Path("ontologia.toml").is_file():
+            files.append(TomlConfigSettingsSource(settings_cls))
+        if Path("pyproject.toml").is_file():
+            files.append(PyprojectTomlConfigSettingsSource(settings_cls))
+        return (init_settings, env_settings, *files)
+
+
+def _refuse_unknown_environment(config: type[OntologiaConfig]) -> None:
+    for variable in os.environ:
+        name = variable.removeprefix(_PREFIX).lower()
+        # ONTOLOGIA_TEST_… belongs to the test suite, not to a program's settings.
+        if not variable.startswith(_PREFIX) or name.startswith("test_"):
+            continue
+        if name not in config.model_fields:
+            raise ConfigError(f"{variable} is not a setting{_nearest(name, config)}")
+
+
+def _explain(error: ValidationError, config: type[OntologiaConfig]) -> str:
+    lines: list[str] = []
+    for problem in error.errors():
+        name = ".".join(map(str, problem["loc"]))
+        if problem["type"] == "extra_forbidden":
+            lines.append(f"{name} is not a setting{_nearest(name, config)}")
+        else:
+            lines.append(f"{name}: {problem['msg']}, got {problem['input']!r}")
+    return "; ".join(lines)
+
+
+def _nearest(name: str, config: type[OntologiaConfig]) -> str:
+    close = difflib.get_close_matches(name, config.model_fields, n=1)
+    return f"; did you mean {close[0]}?" if close else ""

@@ -1,0 +1,212 @@
+"""Every error Ontologia raises.
+
+OntologiaError
+├── ConfigError                  a setting that does not exist or cannot be
+├── DefinitionError              a class that cannot be stored as it is written
+├── InvalidValueError            a value that does not fit its field, or that JSON cannot carry
+├── QueryError                   a question that makes no sense
+│   └── QueryTypeError           ... because of the type of a value in it
+├── MetadataUnavailableError     meta() of an object that was not read from a store
+├── EndpointDeleted              .left or .right of a relation whose entity is gone
+├── SessionClosedError
+├── BatchSizeExceededError
+├── HeadMismatchError
+├── SchemaOutdatedError
+├── LockContentionError          somebody else was writing for too long
+├── LockLostError                the lease of a long write ran out under it
+├── MigrationError
+│   ├── MigrationTokenError
+│   ├── MissingUpgraderError
+│   └── UpgraderError            an upgrader raised, or gave what its type does not allow
+└── DatabaseError                the database said no; its own error is the cause
+    ├── IntegrityError
+    ├── StoreOpenError           no database can be opened there
+    ├── ReadOnlyError
+    └── DiskFullError
+
+A message says what happened, to what and what was left behind. `hint`, where there is one, says
+what helps; it is printed under the message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+class OntologiaError(Exception):
+    """The root of all errors raised by Ontologia."""
+
+    hint: str | None = None
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        if hint is not None:
+            self.hint = hint
+
+    def __str__(self) -> str:
+        message = super().__str__()
+        return f"{message}\n  hint: {self.hint}" if self.hint else message
+
+
+class ConfigError(OntologiaError, ValueError):
+    """A setting that does not exist, or a value it cannot have."""
+
+
+class DefinitionError(OntologiaError, TypeError):
+    """A class that cannot be stored as it is written."""
+
+
+class InvalidValueError(OntologiaError, ValueError):
+    """A value that does not fit its field, or that JSON cannot carry."""
+
+
+class QueryError(OntologiaError, ValueError):
+    """A question that makes no sense."""
+
+
+class QueryTypeError(QueryError, TypeError):
+    """A value in a question has the wrong type for the field it is compared with."""
+
+
+class MetadataUnavailableError(OntologiaError):
+    """meta() was asked of an object that was not read from a store."""
+
+    hint = "Objects from session.query() carry metadata; objects you construct do not."
+
+
+class EndpointDeleted(OntologiaError):
+    """The entity at this end of the relation does not exist in the state that was read."""
+
+    def __init__(self, relation: str, side: str, type_name: str, key: str) -> None:
+        self.relation, self.side, self.type_name, self.key = relation, side, type_name, key
+        super().__init__(
+            f"the {side} end of {relation} does not exist: {type_name} {key!r} was deleted or never "
+            f"committed; the relation itself is intact",
+            hint=f"Check with {side}({relation.split(':')[0]}), or delete the relation too.",
+        )
+
+
+class SessionClosedError(OntologiaError, RuntimeError):
+    """The session was closed and its connections are gone."""
+
+
+class BatchSizeExceededError(OntologiaError, ValueError):
+    """One commit holds more intents than max_batch_size allows."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        self.size, self.limit = size, limit
+        super().__init__(
+            f"{size} objects are queued and max_batch_size is {limit}; nothing was written and the "
+            f"queue is as it was",
+            hint="Commit in smaller steps, or raise OntologiaConfig(max_batch_size=...).",
+        )
+
+
+class HeadMismatchError(OntologiaError, RuntimeError):
+    """The store has moved on: the head is not the commit the caller expected."""
+
+    def __init__(
+        self,
+        *,
+        expected: int | None = None,
+        actual: int | None = None,
+        max_retries: int | None = None,
+    ) -> None:
+        self.expected, self.actual, self.max_retries = expected, actual, max_retries
+        what = (
+            f"expected head {expected}, the store is at {actual}"
+            if max_retries is None
+            else f"the commit lost against others {max_retries} times"
+        )
+        super().__init__(
+            f"{what}; nothing was written and the queue is as it was",
+            hint="Read the current state again, decide again, and commit again.",
+        )
+
+
+class SchemaOutdatedError(OntologiaError, RuntimeError):
+    """A registered class and the stored schema of its type differ."""
+
+    hint = "Preview with session.migrate(), then apply it with session.migrate(dry_run=False, token=...)."
+
+    def __init__(self, diffs: Sequence[object]) -> None:
+        self.diffs = list(diffs)
+        super().__init__(
+            "the store has another schema than this program: " + "; ".join(map(str, self.diffs))
+        )
+
+
+class LockContentionError(OntologiaError, TimeoutError):
+    """Somebody else was writing for longer than the caller would wait."""
+
+    def __init__(self, holder: str, waited_ms: float, *, what: str = "commit") -> None:
+        self.holder, self.waited_ms = holder, waited_ms
+        super().__init__(
+            f"{what} waited {waited_ms:.0f} ms for {holder}; nothing was written and what was "
+            f"queued is still queued",
+            hint="Try again, or raise lock_timeout_ms if writes of that length are normal.",
+        )
+
+
+class LockLostError(OntologiaError, RuntimeError):
+    """The lease of a long write ran out, or was taken away, before the write was done."""
+
+    def __init__(self, lock_name: str, owner_id: str) -> None:
+        self.lock_name, self.owner_id = lock_name, owner_id
+        super().__init__(
+            f"{owner_id} no longer holds {lock_name!r}; nothing was written",
+            hint="Raise lock_lease_ms if this machine pauses for longer than the lease.",
+        )
+
+
+class MigrationError(OntologiaError, RuntimeError):
+    """A migration was refused or failed; the store is as it was."""
+
+
+class MigrationTokenError(MigrationError):
+    """The token is missing, unreadable, or was given for another plan or another head."""
+
+    hint = "Preview again with session.migrate() and pass the token it returns."
+
+
+class MissingUpgraderError(MigrationError):
+    """Stored objects cannot be brought to the current version: a step is missing."""
+
+    def __init__(self, type_name: str, missing_versions: Iterable[int]) -> None:
+        self.type_name = type_name
+        self.missing_versions = list(missing_versions)
+        first = self.missing_versions[0]
+        versions = ", ".join(map(str, self.missing_versions))
+        super().__init__(
+            f"no upgrader for {type_name} from version {versions}; nothing was written",
+            hint=f'Write one: @upgrader("{type_name}", from_version={first}) on a function from the '
+            f"old fields (a dict) to the new ones.",
+        )
+
+
+class UpgraderError(MigrationError):
+    """An upgrader raised, or gave fields that the new class does not accept."""
+
+    def __init__(self, type_name: str, key: str, problem: str) -> None:
+        self.type_name, self.key = type_name, key
+        super().__init__(f"upgrading {type_name} {key!r}: {problem}; nothing was written")
+
+
+class DatabaseError(OntologiaError, RuntimeError):
+    """The database refused; the driver's own error is the cause."""
+
+
+class IntegrityError(DatabaseError):
+    """A constraint of the database does not allow this."""
+
+
+class StoreOpenError(DatabaseError):
+    """No store can be opened there."""
+
+
+class ReadOnlyError(DatabaseError):
+    """The database cannot be written to."""
+
+
+class DiskFullError(DatabaseError):
+    """There is no room left for the database to grow."""

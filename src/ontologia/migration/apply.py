@@ -1,0 +1,159 @@
+"""Preview and apply.
+
+Applying holds the lease on long writes, so that nobody commits in between; runs the upgraders
+before the write transaction, so that it stays short; and checks plan, head and lease again within
+it. Whatever goes wrong before its end leaves the store as it was.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from ontologia.errors import MigrationTokenError, MissingUpgraderError
+from ontologia.migration.plan import (
+    MigrationPreview,
+    MigrationResult,
+    _compute_migration_token,
+    _compute_plan_hash,
+)
+from ontologia.migration.versions import TypeVersions, decode_fields, upgrade
+from ontologia.query.aggregates import count
+from ontologia.query.question import Question
+from ontologia.schema.diff import TypeDiff
+from ontologia.schema.registry import Registry
+from ontologia.schema.shape import Shape
+from ontologia.store.protocol import Store
+from ontologia.store.rows import RawChange, TypeKey, Version
+
+
+class Migration:
+    """One session's way to bring the store to its types."""
+
+    def __init__(self, store: Store, registry: Registry, versions: TypeVersions) -> None:
+        self._store = store
+        self._registry = registry
+        self._versions = versions
+
+    def preview(self) -> MigrationPreview:
+        """What applying would do. Writes nothing."""
+        diffs, head = self._plan()
+        objects: dict[str, int] = {}
+        missing: dict[str, list[int]] = {}
+        for diff in diffs:
+            objects[diff.name] = self._count(self._shape(diff))
+            if objects[diff.name]:
+                try:
+                    self._versions.chain(
+                        self._shape(diff), diff.from_version, diff.from_version + 1
+                    )
+                except MissingUpgraderError as error:
+                    missing[diff.name] = error.missing_versions
+        return MigrationPreview(diffs, _token(diffs, head), head, objects, missing)
+
+    def apply(
+        self, owner_id: str, *, token: str | None, force: bool, metadata: dict[str, Any]
+    ) -> MigrationResult:
+        """Do what the token's preview said; MigrationTokenError if that is no longer the plan."""
+        if not self._plan()[0]:
+            return MigrationResult([], {}, None)
+        if token is None and not force:
+            raise MigrationTokenError("a migration needs the token of its preview, or force=True")
+        with self._store.long_write(owner_id):
+            diffs, head = self._plan()
+            if token is not None:
+                _check(token, diffs, head)
+            changes = [change for diff in diffs for change in self._upgraded(diff)]
+            result = self._write(owner_id, diffs, head, changes, metadata)
+        self._versions.forget()
+        return result
+
+    def _write(
+        self,
+        owner_id: str,
+        diffs: list[TypeDiff],
+        head: int,
+        changes: list[RawChange],
+        metadata: dict[str, Any],
+    ) -> MigrationResult:
+        with self._store.write(owner_id=owner_id) as tx:
+            # Nobody else can write before this transaction ends, so what is checked here holds.
+            tx.verify_lock(owner_id)
+            if self._versions.diffs(tx) != diffs or tx.head() != head:
+                raise MigrationTokenError("the store changed while the migration was prepared")
+            versions: dict[TypeKey, int] = {}
+            for diff in diffs:
+                schema_json = self._versions.spec(self._shape(diff)).to_json()
+                stored = tx.register_type(
+                    diff.kind, diff.name, schema_json, runtime_id=owner_id, reason="migration"
+                )
+                versions[diff.kind, diff.name] = stored.version
+            commit_id = None
+            if changes:
+                migrated = {name: version for (_, name), version in versions.items()}
+                commit_id = tx.write_commit(
+                    changes, metadata=metadata | {"migration": migrated}, versions=versions
+                )
+        names = {diff.name: versions[diff.kind, diff.name] for diff in diffs}
+        return MigrationResult(list(names), names, commit_id)
+
+    def _upgraded(self, diff: TypeDiff) -> list[RawChange]:
+        """Every current object of a type, brought to the next version."""
+        shape = self._shape(diff)
+        rows = self._current(shape)
+        if not rows:
+            return []
+        chain = self._versions.chain(shape, diff.from_version, diff.from_version + 1)
+        changes: list[RawChange] = []
+        for row in rows:
+            values = upgrade(shape, chain, row.key, decode_fields(row.fields))
+            changes.append(
+                RawChange(shape.kind, shape.name, row.key, row.fields, shape.dump(values))
+            )
+        return changes
+
+    def _current(self, shape: Shape) -> list[Version]:
+        question = Question(shape)
+        if shape.kind == "entity":
+            return self._store.query_entities(question)
+        return [row.version for row in self._store.query_relations(question)]
+
+    def _count(self, shape: Shape) -> int:
+        question = Question(shape, aggregates=(("n", count()),))
+        return int(self._store.aggregate_entities(question)[0][0])
+
+    def _plan(self) -> tuple[list[TypeDiff], int]:
+        with self._store.read() as reader:
+            return self._versions.diffs(reader), reader.head()
+
+    def _shape(self, diff: TypeDiff) -> Shape:
+        shape = self._registry.find(diff.kind, diff.name)
+        assert shape is not None  # noqa: S101 - diffs are of registered types
+        return shape
+
+
+def _token(diffs: list[TypeDiff], head: int) -> str:
+    return _compute_migration_token(_compute_plan_hash(diffs), head or None)
+
+
+def _check(token: str, diffs: list[TypeDiff], head: int) -> None:
+    if token == _token(diffs, head):
+        return
+    parts = _decode(token)
+    if parts is None:
+        raise MigrationTokenError(f"{token!r} is not a migration token")
+    plan_hash, seen = parts
+    if plan_hash != _compute_plan_hash(diffs):
+        raise MigrationTokenError("the plan is another one than when the token was given")
+    raise MigrationTokenError(
+        f"the token was given at commit {seen}, and the store is at {head or 'none'}"
+    )
+
+
+def _decode(token: str) -> tuple[str, str] | None:
+
+    try:
+        plan_hash, _, head = base64.urlsafe_b64decode(token.encode()).decode().partition(":")
+    except ValueError:
+        return None
+    return (plan_hash, head) if head else None

@@ -1,0 +1,65 @@
+"""What a migration would do, and the token that says somebody has seen it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ontologia.schema.diff import TypeDiff, serialize_diff
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationPreview:
+    """What `migrate(dry_run=False, token=preview.token)` would do; false when that is nothing."""
+
+    diffs: list[TypeDiff]
+    token: str
+    head: int
+    objects: dict[str, int] = field(default_factory=dict[str, int])
+    """How many current objects of each type would be written anew."""
+    missing_upgraders: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    """Steps that must be written first, by type: the versions they start from."""
+
+    def __bool__(self) -> bool:
+        return bool(self.diffs)
+
+    def __str__(self) -> str:
+        if not self.diffs:
+            return "nothing to migrate"
+        lines = [f"{diff}; {self.objects.get(diff.name, 0)} objects" for diff in self.diffs]
+        for name, versions in self.missing_upgraders.items():
+            lines.append(
+                f"missing upgraders for {name}: from version {', '.join(map(str, versions))}"
+            )
+        return "\n".join([*lines, f"token: {self.token}"])
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationResult:
+    """What a migration did; false when there was nothing to do."""
+
+    types: list[str]
+    versions: dict[str, int]
+    """The new current version of each type."""
+    commit_id: int | None
+    """The commit with the upgraded objects; None if there were none."""
+
+    def __bool__(self) -> bool:
+        return bool(self.types)
+
+
+def _compute_plan_hash(diffs: Sequence[TypeDiff]) -> str:
+    """SHA-256 of the plan in canonical form; the same in every process."""
+    canonical = json.dumps(
+        [serialize_diff(diff) for diff in diffs], sort_keys=True, separators=(",", ":")
+    )
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _compute_migration_token(plan_hash: str, head_commit_id: int | None) -> str:
+    """The token for a plan made at a head."""
+    raw = f"{plan_hash}:{head_commit_id if head_commit_id else 'none'}"
+    return base64.urlsafe_b64encode(raw.encode()).decode()

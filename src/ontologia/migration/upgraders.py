@@ -1,0 +1,89 @@
+"""Functions from the fields of one version of a type to those of the next."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias, TypeVar
+
+from ontologia.errors import DefinitionError, MissingUpgraderError
+
+Fields: TypeAlias = dict[str, Any]
+Upgrader: TypeAlias = Callable[[Fields], Fields]
+UpgraderKey: TypeAlias = tuple[str, int] | tuple[str, str, int]
+"""(type name, from version), or (kind, type name, from version) where the name alone is not enough."""
+
+F = TypeVar("F", bound=Upgrader)
+_registered: dict[UpgraderKey, Upgrader] = {}
+
+
+def upgrader(type_name: str, *, from_version: int, kind: str | None = None) -> Callable[[F], F]:
+    """Register the decorated function as the step from `from_version` to the next.
+
+    It gets a stored object's fields as JSON data and returns the fields of the next version. It
+    may change the dict it is given. `kind` ("entity" or "relation") is needed only where both
+    have a type of this name.
+    """
+    if isinstance(from_version, bool) or not isinstance(from_version, int) or from_version < 1:
+        raise DefinitionError(f"from_version counts from 1, got {from_version!r}")
+    key: UpgraderKey = (
+        (type_name, from_version) if kind is None else (kind, type_name, from_version)
+    )
+
+    def register(function: F) -> F:
+        known = _registered.get(key)
+        if known is not None and _origin(known) != _origin(function):
+            raise DefinitionError(
+                f"two upgraders for {type_name} from version {from_version}: "
+                f"{_origin(known)} and {_origin(function)}"
+            )
+        _registered[key] = function
+        return function
+
+    return register
+
+
+def load_upgraders(module: str) -> dict[UpgraderKey, Upgrader]:
+    """Import a module; the upgraders it registers, by (type name, from version)."""
+    importlib.import_module(module)
+    return {key: fn for key, fn in _registered.items() if fn.__module__ == module}
+
+
+def registered() -> dict[UpgraderKey, Upgrader]:
+    """Every upgrader registered in this process."""
+    return dict(_registered)
+
+
+def find(
+    registry: Mapping[UpgraderKey, Upgrader], kind: str, type_name: str, version: int
+) -> Upgrader | None:
+    """The step from `version` of a type, if there is one."""
+    return registry.get((kind, type_name, version)) or registry.get((type_name, version))
+
+
+def _chain_upgraders(
+    registry: Mapping[UpgraderKey, Upgrader],
+    type_name: str,
+    from_version: int,
+    to_version: int,
+    kind: str = "entity",
+) -> Upgrader:
+    """One function for all steps from one version to another; MissingUpgraderError names the gaps."""
+    steps = [find(registry, kind, type_name, v) for v in range(from_version, to_version)]
+    missing = [from_version + i for i, step in enumerate(steps) if step is None]
+    if missing:
+        raise MissingUpgraderError(type_name, missing)
+
+    def composed(fields: Fields) -> Fields:
+        result = copy.deepcopy(fields)
+        for step in steps:
+            if step is not None:
+                result = step(result)
+        return result
+
+    return composed
+
+
+def _origin(function: Upgrader) -> str:
+    return f"{function.__module__}.{getattr(function, '__qualname__', function)}"

@@ -1,0 +1,217 @@
+"""Which schema version each class of the program is, and how rows of other versions are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from ontologia import codec
+from ontologia.errors import (
+    InvalidValueError,
+    MigrationError,
+    OntologiaError,
+    SchemaOutdatedError,
+    UpgraderError,
+)
+from ontologia.migration.upgraders import Upgrader, UpgraderKey, _chain_upgraders, registered
+from ontologia.schema.diff import TypeDiff, diff_specs
+from ontologia.schema.registry import Registry
+from ontologia.schema.shape import Shape
+from ontologia.schema.typespec import TypeSpec, spec_of
+from ontologia.store.protocol import StateReader, Store, Transaction
+from ontologia.store.rows import ObjectKey, StoredType, TypeKey
+
+Load = Callable[[ObjectKey, dict[str, Any]], dict[str, Any]]
+
+
+class TypeVersions:
+    """The program's types against the store's, for one session."""
+
+    def __init__(
+        self,
+        store: Store,
+        registry: Registry,
+        runtime_id: str,
+        upgraders: Mapping[UpgraderKey, Upgrader],
+    ) -> None:
+        self._store = store
+        self._registry = registry
+        self._runtime_id = runtime_id
+        self._own = dict(upgraders)
+        self._specs: dict[TypeKey, TypeSpec] = {}
+        self._loaders: dict[TypeKey, dict[int, Load | None]] = {}
+        self._mixed: dict[TypeKey, bool] = {}
+
+    # -- upgraders --------------------------------------------------------------------------
+
+    def add_upgraders(self, upgraders: Mapping[UpgraderKey, Upgrader]) -> None:
+        """More upgraders for this session; they win over those registered by the decorator."""
+        self._own.update(upgraders)
+        self.forget()
+
+    def chain(self, shape: Shape, from_version: int, to_version: int) -> Upgrader:
+        """All steps between two versions of a type; MissingUpgraderError names those missing."""
+        both = self._registry.find("entity", shape.name) and self._registry.find(
+            "relation", shape.name
+        )
+        known = registered() | self._own
+        if both and any(len(key) == 2 and key[0] == shape.name for key in known):
+            raise MigrationError(
+                f"an upgrader for {shape.name} could mean the entity or the relation of that name",
+                hint=f'Say which: @upgrader("{shape.name}", from_version=..., kind="entity").',
+            )
+        return _chain_upgraders(known, shape.name, from_version, to_version, shape.kind)
+
+    # -- specs --------------------------------------------------------------------------------
+
+    def spec(self, shape: Shape) -> TypeSpec:
+        """The program's own schema of a type."""
+        key = (shape.kind, shape.name)
+        if key not in self._specs:
+            self._specs[key] = spec_of(shape)
+        return self._specs[key]
+
+    def register(self, shapes: Iterable[Shape]) -> None:
+        """Write down the types the store has never seen; others are left as they are."""
+        wanted: dict[TypeKey, Shape] = {(shape.kind, shape.name): shape for shape in shapes}
+        if not wanted:
+            return
+        with self._store.read() as reader:
+            known = reader.current_types(wanted)
+        missing = {key: shape for key, shape in wanted.items() if key not in known}
+        if missing:
+            with self._store.write() as tx:
+                self._register_missing(tx, missing)
+
+    def verify(self, tx: Transaction, keys: Iterable[TypeKey]) -> dict[TypeKey, int]:
+        """The version of each of these types, within the transaction that will write them.
+
+        A type the store has never seen is registered; one with another schema than the program's
+        raises SchemaOutdatedError.
+        """
+        shapes = {key: self._shape(key) for key in keys}
+        known = self._register_missing(tx, shapes)
+        diffs = [d for key, stored in known.items() if (d := self._diff(shapes[key], stored))]
+        if diffs:
+            raise SchemaOutdatedError(diffs)
+        return {key: stored.version for key, stored in known.items()}
+
+    def _register_missing(
+        self, tx: Transaction, shapes: dict[TypeKey, Shape]
+    ) -> dict[TypeKey, StoredType]:
+        known = tx.current_types(shapes)
+        for key, shape in shapes.items():
+            if key not in known:
+                schema_json = self.spec(shape).to_json()
+                known[key] = tx.register_type(
+                    *key, schema_json, runtime_id=self._runtime_id, reason="initial"
+                )
+        return known
+
+    def diffs(self, reader: StateReader) -> list[TypeDiff]:
+        """How the registered classes differ from the store, in the order of their names."""
+        shapes: dict[TypeKey, Shape] = {(s.kind, s.name): s for s in self._registry}
+        known = reader.current_types(sorted(shapes))
+        found = (self._diff(shapes[key], known[key]) for key in sorted(known))
+        return [diff for diff in found if diff is not None]
+
+    def _diff(self, shape: Shape, stored: StoredType) -> TypeDiff | None:
+        spec = self.spec(shape)
+        if spec.hash == stored.schema_hash:
+            return None
+        return diff_specs(TypeSpec.from_json(stored.schema_json), spec, stored.version)
+
+    def _shape(self, key: TypeKey) -> Shape:
+        shape = self._registry.find(*key)
+        if shape is None:
+            raise MigrationError(f"{key[0]} {key[1]} is not registered in this session")
+        return shape
+
+    # -- reading rows of any version ------------------------------------------------------------
+
+    def mixed(self, shape: Shape) -> bool:
+        """Whether rows of the past of this type may have been written under another schema.
+
+        Remembered: a type whose only version is the program's stays so for this program, whatever
+        others migrate it to.
+        """
+        key = (shape.kind, shape.name)
+        if key not in self._mixed:
+            stored = self._store.list_schema_versions(*key)
+            if not stored:
+                return False
+            self._mixed[key] = [each.schema_hash for each in stored] != [self.spec(shape).hash]
+        return self._mixed[key]
+
+    def loader(self, shape: Shape, version: int | None) -> Load | None:
+        """How a row of this version becomes fields of the class; None if it already fits.
+
+        MissingUpgraderError or SchemaOutdatedError if it cannot.
+        """
+        number = 1 if version is None else version
+        loaders = self._loaders.setdefault((shape.kind, shape.name), {})
+        if number not in loaders:
+            loaders[number] = self._make_loader(shape, number)
+        return loaders[number]
+
+    def forget(self) -> None:
+        """The store's schema changed: look again."""
+        self._loaders.clear()
+        self._mixed.clear()
+
+    def _make_loader(self, shape: Shape, version: int) -> Load | None:
+        stored = self._store.list_schema_versions(shape.kind, shape.name)
+        spec = self.spec(shape)
+        fitting = [each.version for each in stored if each.schema_hash == spec.hash]
+        target = max(fitting, default=None)
+        if target == version or not stored:
+            return None
+        if target is not None and version < target:
+            return self._upgrading(shape, version, target)
+        self._check_readable(shape, stored, version)
+        return None  # Shape.load leaves out what the class does not know and fills in defaults
+
+    def _upgrading(self, shape: Shape, version: int, target: int) -> Load:
+        chain = self.chain(shape, version, target)
+
+        def load(key: ObjectKey, fields: dict[str, Any]) -> dict[str, Any]:
+            return upgrade(shape, chain, key, fields)
+
+        return load
+
+    def _check_readable(self, shape: Shape, stored: list[StoredType], version: int) -> None:
+        """A class with another schema can read a row if all it misses has a default."""
+        found = [each for each in stored if each.version == version]
+        if not found:
+            return
+        diff = self._diff(shape, found[0])
+        if diff is None:
+            return
+        required = [name for name in diff.added if shape.fields[name].required]
+        if required or diff.changed:
+            raise SchemaOutdatedError([diff])
+
+
+def upgrade(
+    shape: Shape, chain: Upgrader, key: ObjectKey, fields: dict[str, Any]
+) -> dict[str, Any]:
+    """A stored object's fields, through its upgraders, validated by the class of today."""
+    label = ":".join(part for part in key if part)
+    try:
+        upgraded = chain(fields)
+    except OntologiaError:
+        raise
+    except Exception as error:
+        raise UpgraderError(shape.name, label, f"the upgrader raised {error!r}") from error
+    if not isinstance(upgraded, dict):
+        raise UpgraderError(shape.name, label, f"the upgrader gave {upgraded!r}, not a dict")
+    try:
+        return shape.revive(key, upgraded)
+    except (InvalidValueError, ValueError) as error:
+        raise UpgraderError(shape.name, label, str(error)) from error
+
+
+def decode_fields(text: str) -> dict[str, Any]:
+    """The fields in stored text."""
+    fields: dict[str, Any] = codec.decode(text)
+    return fields

@@ -1,0 +1,1 @@
+"""A unit of work, and the session that makes them."""

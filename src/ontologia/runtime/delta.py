@@ -1,0 +1,106 @@
+"""The difference between two states, with typed values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from ontologia import codec
+from ontologia.migration.versions import TypeVersions
+from ontologia.schema.registry import Registry
+from ontologia.store.rows import RawChange
+
+ChangeKind: TypeAlias = Literal["created", "updated", "deleted"]
+_ABSENT = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """How one object differs."""
+
+    kind: Literal["entity", "relation"]
+    type_name: str
+    key: str | None
+    """Key of an entity."""
+    left_key: str | None
+    right_key: str | None
+    instance_key: str | None
+    fields: dict[str, tuple[Any, Any]]
+    """Before and after, for each field that differs; None on the side where there is nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What is created, updated and deleted between two states; false when nothing is."""
+
+    created: list[Change] = field(default_factory=list[Change])
+    updated: list[Change] = field(default_factory=list[Change])
+    deleted: list[Change] = field(default_factory=list[Change])
+
+    def __bool__(self) -> bool:
+        return bool(self.created or self.updated or self.deleted)
+
+    def __len__(self) -> int:
+        return len(self.created) + len(self.updated) + len(self.deleted)
+
+
+def change_type(change: RawChange) -> ChangeKind:
+    """What happened to the object."""
+    if change.before is None:
+        return "created"
+    return "deleted" if change.after is None else "updated"
+
+
+class DeltaMaker:
+    """Makes typed deltas from what a store says, for the types a session knows."""
+
+    def __init__(self, registry: Registry, versions: TypeVersions) -> None:
+        self._registry = registry
+        self._versions = versions
+
+    def make(self, changes: Iterable[RawChange]) -> Delta:
+        """The changes, sorted by what happened; an object that is the same on both sides is none."""
+        delta = Delta()
+        for raw in changes:
+            if raw.before == raw.after and raw.before_version == raw.after_version:
+                continue
+            change = self._change(raw)
+            if change.fields or change_type(raw) != "updated":
+                getattr(delta, change_type(raw)).append(change)
+        return delta
+
+    def _change(self, raw: RawChange) -> Change:
+        before = self._fields(raw, raw.before, raw.before_version)
+        after = self._fields(raw, raw.after, raw.after_version)
+        names = [*before, *(name for name in after if name not in before)]
+        fields = {
+            name: (before.get(name), after.get(name))
+            for name in names
+            if before.get(name, _ABSENT) != after.get(name, _ABSENT)
+        }
+        entity = raw.kind == "entity"
+        left, right, instance = (None, None, None) if entity else raw.key
+        return Change(
+            "entity" if entity else "relation",
+            raw.type_name,
+            raw.key[0] if entity else None,
+            left,
+            right,
+            instance,
+            fields,
+        )
+
+    def _fields(self, raw: RawChange, text: str | None, version: int | None) -> dict[str, Any]:
+        """Typed where the session knows the class, as JSON where it does not."""
+        if text is None:
+            return {}
+        fields: dict[str, Any] = codec.decode(text)
+        shape = self._registry.find(raw.kind, raw.type_name)
+        if shape is None:
+            return fields
+        load: Callable[..., dict[str, Any]] | None = None
+        if version is not None:
+            load = self._versions.loader(shape, version)
+        typed = load(raw.key, fields) if load else shape.load(fields)
+        return {name: typed[name] for name in shape.stored if name in typed}

@@ -1,0 +1,81 @@
+"""What should be true, queued until a commit makes it so."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+from ontologia.errors import DefinitionError, InvalidValueError
+from ontologia.schema.base import SchemaObject
+from ontologia.schema.entity import Entity
+from ontologia.schema.registry import Registry
+from ontologia.schema.relation import Relation, instance_key_of
+from ontologia.schema.shape import Shape
+from ontologia.store.rows import Batch, ObjectKey
+
+
+class Intents:
+    """A queue with one place per object: the last word on it counts.
+
+    An object is written down as canonical JSON when it is queued. What is wrong with it is said
+    there and then, and changing it afterwards changes nothing.
+    """
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._batch: Batch = {}
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._batch.values()))
+
+    def add(self, objects: object, *, delete: bool = False) -> None:
+        """Queue one object or an iterable of them: all of them, or none if one is wrong."""
+        queued: Batch = {}
+        for obj in _each(objects):
+            shape = self._registry.add(type(obj))
+            fields = None if delete else shape.dump(obj.__dict__)
+            queued.setdefault((shape.kind, shape.name), {})[object_key(obj, shape)] = fields
+        with self._lock:
+            self._merge(queued)
+
+    def take(self) -> Batch:
+        """Empty the queue and hand out what was in it."""
+        with self._lock:
+            taken, self._batch = self._batch, {}
+        return taken
+
+    def put_back(self, batch: Batch) -> None:
+        """Queue again what was taken, under whatever was queued since."""
+        with self._lock:
+            newer, self._batch = self._batch, batch
+            self._merge(newer)
+
+    def _merge(self, newer: Batch) -> None:
+        for type_key, wanted in newer.items():
+            self._batch.setdefault(type_key, {}).update(wanted)
+
+
+def object_key(obj: Any, shape: Shape) -> ObjectKey:
+    """The key columns of an object."""
+    values = obj.__dict__
+    if shape.key is not None:
+        return (shape.key_text(values[shape.key]),)
+    return (values["left_key"], values["right_key"], instance_key_of(obj))
+
+
+def _each(objects: object) -> Iterable[Any]:
+    if isinstance(objects, Entity | Relation):
+        yield objects
+        return
+    if isinstance(objects, str | bytes | dict | SchemaObject) or not isinstance(objects, Iterable):
+        raise InvalidValueError(
+            f"expected an entity, a relation or several of them, got {objects!r}"
+        )
+    for obj in objects:
+        if not isinstance(obj, Entity | Relation):
+            if isinstance(obj, type):
+                raise DefinitionError(f"{obj!r} is a class; pass an instance of it")
+            raise InvalidValueError(f"expected an entity or a relation, got {obj!r}")
+        yield obj

@@ -1,0 +1,266 @@
+"""Questions answered with objects: rows from the store become instances of the user's classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import orjson
+
+from ontologia import codec
+from ontologia.migration.versions import TypeVersions
+from ontologia.query import evaluate
+from ontologia.query.question import Question
+from ontologia.query.traversal import Path
+from ontologia.schema.base import SchemaObject
+from ontologia.schema.expression import Expr
+from ontologia.schema.fieldtype import FieldType
+from ontologia.schema.registry import Registry
+from ontologia.schema.shape import Shape
+from ontologia.store.protocol import Store
+from ontologia.store.rows import EndRow, ObjectKey, PathRow, RelationRow, Version
+
+_set_values = object.__setattr__
+_set_origin = SchemaObject._origin.__set__  # type: ignore[attr-defined]  # pyright: ignore
+
+
+class Reader:
+    """Answers the questions of one session."""
+
+    def __init__(self, store: Store, registry: Registry, versions: TypeVersions) -> None:
+        self._store = store
+        self._registry = registry
+        self._versions = versions
+
+    # -- query.builder.Answers ------------------------------------------------------------------
+
+    def objects(self, question: Question) -> list[Any]:
+        self._register(question)
+        if self._must_evaluate(question):
+            return [item.payload for item in evaluate.answer(question, self._items(question))]
+        if question.shape.kind == "entity":
+            return self._entities(question.shape, self._store.query_entities(question))
+        return self._relations(question.shape, self._store.query_relations(question))
+
+    def paths(self, question: Question) -> list[Path[Any]]:
+        self._register(question)
+        if self._must_evaluate(question):
+            return [item.payload for item in evaluate.answer(question, self._items(question))]
+        return self._paths(question, self._store.query_paths(question))
+
+    def groups(self, question: Question) -> list[dict[str, Any]]:
+        self._register(question)
+        if self._must_evaluate(question):
+            rows = evaluate.groups(question, self._items(question))
+        elif question.shape.kind == "entity":
+            rows = self._store.aggregate_entities(question)
+        else:
+            rows = self._store.aggregate_relations(question)
+        names = [_group_name(expr) for expr in question.group_by]
+        kinds: list[FieldType | None] = [expr._type for expr in question.group_by]
+        names += [alias for alias, _ in question.aggregates]
+        kinds += [
+            aggregate.type if aggregate.function in ("min", "max") else None
+            for _, aggregate in question.aggregates
+        ]
+        grouped = len(question.group_by)
+        return [
+            {
+                name: _typed(value, kind, as_json=position < grouped)
+                for position, (name, kind, value) in enumerate(zip(names, kinds, row, strict=True))
+            }
+            for row in rows
+        ]
+
+    # -- rows to objects --------------------------------------------------------------------------
+
+    def _entities(self, shape: Shape, rows: Iterable[Version]) -> list[Any]:
+        """The hot loop: what is read was validated when it was written, and is not again."""
+        cls, new, loads, load = shape.cls, shape.cls.__new__, orjson.loads, shape.load
+        direct, plain = _NEVER, not shape.decoders
+        made: list[Any] = []
+        for key, text, commit_id, version, deleted in rows:
+            fields = loads(text)
+            if version is not direct:
+                loader = self._versions.loader(shape, version)
+                if loader is not None:
+                    fields = loader(key, fields)
+                else:
+                    direct = version if version is not None and version < 256 else _NEVER
+                    load(fields)
+            elif not plain:
+                load(fields)
+            obj = new(cls)
+            _set_values(obj, "__dict__", fields)
+            _set_origin(obj, (commit_id, deleted))
+            made.append(obj)
+        return made
+
+    def _relations(self, shape: Shape, rows: Iterable[RelationRow]) -> list[Any]:
+        ends = _Ends(self, shape)
+        made: list[Any] = []
+        for version, left, right in rows:
+            ends.add("left", version.key[0], left)
+            ends.add("right", version.key[1], right)
+            made.append(self._relation(shape, version, ends))
+        return made
+
+    def _relation(self, shape: Shape, row: Version, ends: _Ends) -> Any:
+        fields = self._fields(shape, row.key, row.fields, row.schema_version)
+        fields["left_key"], fields["right_key"] = row.key[0], row.key[1]
+        if shape.instance_key is not None:
+            fields[shape.instance_key] = shape.key_value(row.key[2])
+        obj = shape.cls.__new__(shape.cls)
+        _set_values(obj, "__dict__", fields)
+        _set_origin(obj, (row.commit_id, row.deleted, ends))
+        return obj
+
+    def _paths(self, question: Question, rows: Iterable[PathRow]) -> list[Path[Any]]:
+        all_ends = [_Ends(self, hop.relation) for hop in question.hops]
+        sources: dict[ObjectKey, Any] = {}
+        made: list[Path[Any]] = []
+        for row in rows:
+            if row.source.key not in sources:
+                sources[row.source.key] = self._entities(question.shape, [row.source])[0]
+            near = EndRow(row.source.fields, row.source.commit_id, row.source.schema_version)
+            relations: list[Any] = []
+            for hop, ends, (version, far) in zip(question.hops, all_ends, row.steps, strict=True):
+                left_first = hop.near == "left"
+                ends.add(hop.near, version.key[0 if left_first else 1], near)
+                ends.add(hop.far, version.key[1 if left_first else 0], far)
+                relations.append(self._relation(hop.relation, version, ends))
+                near = far
+            made.append(Path(sources[row.source.key], tuple(relations)))
+        return made
+
+    def end(self, shape: Shape, key: str, row: EndRow) -> Any:
+        """The entity at a relation's end; None if nothing stands there."""
+        if row.fields is None or row.commit_id is None:
+            return None
+        version = Version((key,), row.fields, row.commit_id, row.schema_version)
+        return self._entities(shape, [version])[0]
+
+    def _fields(
+        self, shape: Shape, key: ObjectKey, text: str, version: int | None
+    ) -> dict[str, Any]:
+        fields: dict[str, Any] = orjson.loads(text)
+        loader = self._versions.loader(shape, version)
+        return loader(key, fields) if loader is not None else shape.load(fields)
+
+    # -- the past, across a change of schema --------------------------------------------------------
+
+    def _must_evaluate(self, question: Question) -> bool:
+        """Whether SQL would look at fields as they were before their upgraders."""
+        # Keys are the same in every version, so what is asked of them alone is safe.
+        asked = question.historical and any(path.column == "fields" for path in question.paths)
+        return asked and any(self._versions.mixed(shape) for shape in _shapes(question))
+
+    def _items(self, question: Question) -> list[evaluate.Item]:
+        """Everything in the state asked about, upgraded, as documents."""
+        base = Question(
+            question.shape,
+            as_of=question.as_of,
+            history=question.history,
+            since=question.since,
+            hops=question.hops,
+        )
+        if question.hops:
+            return [self._path_item(question, path) for path in self.paths(base)]
+        return [self._item(question, obj) for obj in self.objects(base)]
+
+    def _item(self, question: Question, obj: Any) -> evaluate.Item:
+        shape = question.shape
+        docs = self._docs(shape, obj) if shape.kind == "relation" else {}
+        docs[shape.name, "own"] = own = _doc(shape, obj)
+        keys = tuple(own.columns[name] for name in own.columns)
+        version = (obj.meta().commit_id,) if question.history else ()
+        return evaluate.Item(docs, (*version, *keys), obj)
+
+    def _path_item(self, question: Question, path: Path[Any]) -> evaluate.Item:
+        docs: dict[tuple[str, str], evaluate.Doc | None] = {}
+        docs[question.shape.name, "own"] = source = _doc(question.shape, path.source)
+        keys = [*source.columns.values()]
+        for hop, relation in zip(question.hops, path.relations, strict=True):
+            docs |= self._docs(hop.relation, relation)
+            docs[hop.relation.name, "own"] = own = _doc(hop.relation, relation)
+            keys += own.columns.values()
+        return evaluate.Item(docs, tuple(keys), path)
+
+    def _docs(self, shape: Shape, obj: Any) -> dict[tuple[str, str], evaluate.Doc | None]:
+        """The documents at a relation's ends."""
+        ends: _Ends = obj._read_from()[2]
+        found: dict[tuple[str, str], evaluate.Doc | None] = {}
+        for side, end in shape.ends.items():
+            if end is not None:
+                entity = ends.get(side, getattr(obj, f"{side}_key"))
+                found[shape.name, side] = None if entity is None else _doc(end, entity)
+        return found
+
+    def _register(self, question: Question) -> None:
+        for shape in _shapes(question):
+            self._registry.add(shape.cls)
+
+
+class _Ends:
+    """The entities at the ends of the relations of one result: made once each, when looked at."""
+
+    def __init__(self, reader: Reader, relation: Shape) -> None:
+        self._reader = reader
+        self._relation = relation
+        self._rows: dict[tuple[str, str], EndRow] = {}
+        self._made: dict[tuple[str, str], Any] = {}
+
+    def add(self, side: str, key: str, row: EndRow) -> None:
+        self._rows[side, key] = row
+
+    def get(self, side: str, key: str) -> Any:
+        place = (side, key)
+        if place not in self._made:
+            shape = self._relation.end(side)
+            self._made[place] = self._reader.end(shape, key, self._rows[place])
+        return self._made[place]
+
+
+class _Never:
+    """Equal to no version number."""
+
+
+_NEVER: Any = _Never()
+
+
+def _shapes(question: Question) -> list[Shape]:
+    """Every type a question touches."""
+    shapes = [question.shape]
+    relations = [hop.relation for hop in question.hops]
+    if question.shape.kind == "relation":
+        relations.append(question.shape)
+    for relation in relations:
+        shapes += [relation, *(end for end in relation.ends.values() if end is not None)]
+    return list(dict.fromkeys(shapes))
+
+
+def _doc(shape: Shape, obj: Any) -> evaluate.Doc:
+    values = obj.__dict__
+    columns = {name: values[name] for name in shape.columns}
+    if shape.key is not None:
+        columns = {"key": shape.key_text(values[shape.key])}
+    elif shape.instance_key is not None:
+        columns["instance_key"] = shape.key_text(values[shape.instance_key])
+    return evaluate.Doc(shape.encode(values), columns)
+
+
+def _group_name(expr: Expr[Any]) -> str:
+    path = expr._path
+    side = () if path.side == "own" else (path.side,)
+    return ".".join(map(str, (*side, path.field, *path.steps)))
+
+
+def _typed(value: Any, field_type: FieldType | None, *, as_json: bool) -> Any:
+    """A value of a group or of min and max, in the type of its field."""
+    if value is None or field_type is None:
+        return value
+    if field_type.kind == "json" and as_json:
+        value = codec.decode(value)
+    elif field_type.kind == "bool":
+        value = bool(value)
+    return field_type.decode(value) if field_type.decode is not None else value

@@ -1,0 +1,361 @@
+"""`Session`: the front door to a store.
+
+with Session("shop.db", entity_types=[Customer]) as session:
+    session.ensure(Customer(id="c1", name="Ada"))
+    session.commit()
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import threading
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Literal, Self, overload
+
+from ontologia.clock import Clock, SystemClock
+from ontologia.config import OntologiaConfig
+from ontologia.errors import (
+    BatchSizeExceededError,
+    HeadMismatchError,
+    QueryError,
+    SchemaOutdatedError,
+    SessionClosedError,
+)
+from ontologia.ids import Ids
+from ontologia.migration.apply import Migration
+from ontologia.migration.plan import MigrationPreview, MigrationResult
+from ontologia.migration.upgraders import Upgrader, UpgraderKey
+from ontologia.migration.versions import TypeVersions
+from ontologia.query.builder import QueryBuilder
+from ontologia.runtime.delta import Delta, DeltaMaker, change_type
+from ontologia.runtime.intents import Intents
+from ontologia.runtime.reader import Reader
+from ontologia.schema.entity import Entity
+from ontologia.schema.registry import Registry
+from ontologia.schema.relation import Relation
+from ontologia.store.open import open_store
+from ontologia.store.rows import Batch, CommitRow, RawChange
+
+
+class Session:
+    """One program's connection to a store: typed state that is changed by commits.
+
+    `datastore_uri` is a path or a URI (`sqlite:///app.db`). Nothing else is needed: tables are
+    made, and types are registered, when they are first used. Listing types here registers them
+    now, and makes the indexes of their `Field(index=True)`.
+
+    Any thread may use a session; all threads share one queue of intents. As a context manager it
+    commits what is queued when it is left without an exception, and closes in any case.
+    """
+
+    def __init__(
+        self,
+        datastore_uri: str,
+        namespace: str | None = None,
+        *,
+        entity_types: list[type[Entity]] | None = None,
+        relation_types: list[type[Relation[Any, Any]]] | None = None,
+        instance_metadata: dict[str, Any] | None = None,
+        config: OntologiaConfig | None = None,
+        upgraders: Mapping[UpgraderKey, Upgrader] | None = None,
+    ) -> None:
+        self.config = config or OntologiaConfig()
+        self.namespace = namespace or self.config.default_namespace
+        self._clock: Clock = self.config.clock or SystemClock()
+        self._random = self.config.random or random.SystemRandom()
+        self.session_id = Ids(self._clock, self._random).new()
+        self._closed = False
+        self._commit_lock = threading.RLock()
+        self._registry = Registry()
+        self._intents = Intents(self._registry)
+        shapes = [self._registry.add(cls, "entity") for cls in entity_types or ()]
+        shapes += [self._registry.add(cls, "relation") for cls in relation_types or ()]
+        self._store = open_store(os.fspath(datastore_uri), self.config, self._clock, self._random)
+        try:
+            self._versions = TypeVersions(
+                self._store, self._registry, self.session_id, upgraders or {}
+            )
+            self._deltas = DeltaMaker(self._registry, self._versions)
+            self._reader = Reader(self._store, self._registry, self._versions)
+            self._versions.register(shapes)
+            self._make_indexes()
+            default = {"hostname": socket.gethostname(), "pid": os.getpid()}
+            metadata = default | (instance_metadata or {})
+            self._store.register_session(self.session_id, self.namespace, metadata)
+        except BaseException:
+            self._store.close()
+            raise
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{len(self._intents)} queued"
+        return f"<Session {self._store.uri} namespace={self.namespace!r} {state}>"
+
+    # -- intents ----------------------------------------------------------------------------
+
+    def ensure(self, obj: Entity | Relation[Any, Any] | Iterable[Any]) -> None:
+        """Queue one object or several: the next commit makes them true.
+
+        The object is written down as it is now. Of several words on one key the last one counts.
+        """
+        self._check_open()
+        self._intents.add(obj)
+
+    def delete(self, obj: Entity | Relation[Any, Any] | Iterable[Any]) -> None:
+        """Queue the deletion of one object or several; only their keys matter.
+
+        Deleting what does not exist is nothing. An entity's relations stay.
+        """
+        self._check_open()
+        self._intents.add(obj, delete=True)
+
+    def discard(self) -> int:
+        """Drop what is queued; how many objects that was."""
+        batch = self._intents.take()
+        return sum(map(len, batch.values()))
+
+    # -- commit -----------------------------------------------------------------------------
+
+    @overload
+    def commit(
+        self, *, dry_run: Literal[False] = False, expected_head: int | None = None
+    ) -> int | None: ...
+    @overload
+    def commit(self, *, dry_run: Literal[True], expected_head: int | None = None) -> Delta: ...
+    def commit(
+        self, *, dry_run: bool = False, expected_head: int | None = None
+    ) -> int | Delta | None:
+        """Write what is queued, in one transaction; the number of the commit.
+
+        Only what differs from the current state is written; None if nothing does. With
+        `expected_head`, HeadMismatchError unless the store is still at that commit. With
+        `dry_run`, the delta that would be written, and nothing is.
+
+        When it fails nothing is written and the queue is as it was, so that the cause can be
+        mended and the commit tried again. Costs one durable transaction, one read per touched
+        type and 10,000 objects, and two writes per kind of object, whatever their number.
+        """
+        self._check_open()
+        if dry_run:
+            return self._preview(expected_head)
+        with self._commit_lock:
+            batch = self._intents.take()
+            try:
+                return self._write(batch, expected_head)
+            except BaseException:
+                self._intents.put_back(batch)
+                raise
+
+    def _write(self, batch: Batch, expected_head: int | None) -> int | None:
+        self._check_size(batch)
+        if not batch and expected_head is None:
+            return None
+        with self._store.write() as tx:
+            _check_head(expected_head, tx.head() if expected_head is not None else None)
+            versions = self._versions.verify(tx, batch)
+            changes = tx.delta(batch)
+            if not changes:
+                return None
+            commit_id = tx.write_commit(changes, metadata=self._metadata(), versions=versions)
+        self._make_indexes()
+        return commit_id
+
+    def _preview(self, expected_head: int | None) -> Delta:
+        with self._commit_lock:
+            batch = self._intents.take()
+            self._intents.put_back({key: dict(wanted) for key, wanted in batch.items()})
+        self._check_size(batch)
+        with self._store.read() as reader:
+            _check_head(expected_head, reader.head())
+            outdated = [d for d in self._versions.diffs(reader) if (d.kind, d.name) in batch]
+            if outdated:
+                raise SchemaOutdatedError(outdated)
+            return self._deltas.make(reader.delta(batch))
+
+    def _check_size(self, batch: Batch) -> None:
+        size = sum(map(len, batch.values()))
+        if size > self.config.max_batch_size:
+            raise BatchSizeExceededError(size, self.config.max_batch_size)
+
+    def _metadata(self) -> dict[str, Any]:
+        return {"namespace": self.namespace, "session_id": self.session_id}
+
+    # -- questions --------------------------------------------------------------------------
+
+    def query(self) -> QueryBuilder:
+        """Ask for entities or relations: `session.query().entities(Customer).collect()`."""
+        self._check_open()
+        return QueryBuilder(self._reader)
+
+    @property
+    def head(self) -> int:
+        """The number of the last commit; 0 on an empty store."""
+        self._check_open()
+        return self._store.get_head_commit_id() or 0
+
+    def list_commits(self, *, limit: int = 10, since: int | None = None) -> list[dict[str, Any]]:
+        """The newest commits, newest first; only those after `since`, if given."""
+        self._check_open()
+        for name, value in (("limit", limit), ("since", since or 0)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise QueryError(f"{name} takes a whole number from 0 on, got {value!r}")
+        return [_as_dict(row) for row in self._store.list_commits(limit=limit, since=since)]
+
+    def get_commit(self, commit_id: int) -> dict[str, Any] | None:
+        """One commit with `id`, `created_at` and `metadata`; None if there is none."""
+        self._check_open()
+        row = self._store.get_commit(commit_id)
+        return None if row is None else _as_dict(row)
+
+    def list_commit_changes(self, commit_id: int) -> list[dict[str, Any]]:
+        """What a commit changed, one dict an object; [] for a commit that does not exist.
+
+        `entity_id` is `Type:key` or None, `relation_id` is `Type:left:right[:instance]` or None,
+        `change_type` is created, updated or deleted. Values are found with `as_of(commit_id)`.
+        """
+        self._check_open()
+        changes = self._store.changes_between(commit_id - 1, commit_id)
+        return [_summary(change) for change in changes]
+
+    def diff(self, a: int, b: int) -> Delta:
+        """How the state after commit `b` differs from the state after commit `a`, per field.
+
+        `a` may be the later one; then it is what going back would mean. 0 is the empty state.
+        Costs the number of versions written in between.
+        """
+        self._check_open()
+        head = self.head
+        for commit_id in (a, b):
+            if isinstance(commit_id, bool) or not isinstance(commit_id, int):
+                raise QueryError(f"diff takes commit numbers, got {commit_id!r}")
+            if not 0 <= commit_id <= head:
+                raise QueryError(f"there is no commit {commit_id}; the store is at {head}")
+        changes = self._store.changes_between(min(a, b), max(a, b))
+        return self._deltas.make(changes if a <= b else map(_reversed, changes))
+
+    # -- types ------------------------------------------------------------------------------
+
+    def validate(self) -> None:
+        """SchemaOutdatedError if a registered class differs from the store's schema of its type."""
+        self._check_open()
+        with self._store.read() as reader:
+            diffs = self._versions.diffs(reader)
+        if diffs:
+            raise SchemaOutdatedError(diffs)
+
+    @overload
+    def migrate(
+        self,
+        *,
+        dry_run: Literal[True] = True,
+        token: str | None = None,
+        force: bool = False,
+        upgraders: Mapping[UpgraderKey, Upgrader] | None = None,
+    ) -> MigrationPreview: ...
+    @overload
+    def migrate(
+        self,
+        *,
+        dry_run: Literal[False],
+        token: str | None = None,
+        force: bool = False,
+        upgraders: Mapping[UpgraderKey, Upgrader] | None = None,
+    ) -> MigrationResult: ...
+    def migrate(
+        self,
+        *,
+        dry_run: bool = True,
+        token: str | None = None,
+        force: bool = False,
+        upgraders: Mapping[UpgraderKey, Upgrader] | None = None,
+    ) -> MigrationPreview | MigrationResult:
+        """Bring the store to the registered classes, or say what that would do.
+
+        The preview's `token` stands for its plan and for the head it was made at; applying takes
+        it back, and refuses with MigrationTokenError if either has changed. `force=True` applies
+        whatever the plan is by then. Current objects are written anew in one commit; older
+        versions stay as they were written, and pass through the upgraders when they are read.
+        """
+        self._check_open()
+        if upgraders:
+            self._versions.add_upgraders(upgraders)
+        migration = Migration(self._store, self._registry, self._versions)
+        if dry_run:
+            return migration.preview()
+        # Two threads of a session are two owners: each must wait for the other's lease.
+        owner_id = f"{self.session_id}:{threading.get_ident()}"
+        result = migration.apply(owner_id, token=token, force=force, metadata=self._metadata())
+        self._make_indexes()
+        return result
+
+    def _make_indexes(self) -> None:
+        for shape in self._registry:
+            for name, field in shape.fields.items():
+                if field.index and name != shape.key:
+                    kind = shape.types[name].kind
+                    self._store.ensure_index(shape.kind, shape.name, name, kind)
+
+    # -- the end ----------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Give up the connection; what is still queued is dropped. Closing again is nothing."""
+        with self._commit_lock:
+            if self._closed:
+                return
+            self._closed = True
+        try:
+            self._store.end_session(self.session_id, self._clock.now())
+        finally:
+            self._store.close()
+
+    def __enter__(self) -> Self:
+        self._check_open()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None and not self._closed:
+                self.commit()
+        finally:
+            self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise SessionClosedError("the session is closed", hint="Open another Session.")
+
+
+def _check_head(expected: int | None, actual: int | None) -> None:
+    if expected is not None and expected != actual:
+        raise HeadMismatchError(expected=expected, actual=actual)
+
+
+def _as_dict(row: CommitRow) -> dict[str, Any]:
+    created_at: datetime = row.created_at
+    return {"id": row.id, "created_at": created_at, "metadata": row.metadata}
+
+
+def _summary(change: RawChange) -> dict[str, Any]:
+    label = ":".join((change.type_name, *(part for part in change.key if part)))
+    entity = change.kind == "entity"
+    return {
+        "entity_id": label if entity else None,
+        "relation_id": None if entity else label,
+        "change_type": change_type(change),
+    }
+
+
+def _reversed(change: RawChange) -> RawChange:
+    return change._replace(
+        before=change.after,
+        after=change.before,
+        before_version=change.after_version,
+        after_version=change.before_version,
+    )

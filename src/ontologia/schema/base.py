@@ -1,0 +1,141 @@
+"""What entities, relations and events have in common: a class whose fields are declared."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any, ClassVar, dataclass_transform
+
+from ontologia.errors import DefinitionError, MetadataUnavailableError
+from ontologia.schema.annotations import is_class_variable, is_field, own_annotations
+from ontologia.schema.field import Field
+from ontologia.schema.shape import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """What the store knows of an object that was read from it, beside its fields."""
+
+    type_name: str
+    commit_id: int
+    """The commit that wrote this version."""
+    key: str | None = None
+    left_key: str | None = None
+    right_key: str | None = None
+    instance_key: str | None = None
+    deleted: bool = False
+    """True for a deletion in `with_history()`; the fields are those before it."""
+
+
+@dataclass_transform(kw_only_default=True, field_specifiers=(Field,))
+class SchemaMeta(type):
+    """Collects the fields of a class when it is defined, and complains at once if it cannot be."""
+
+    __shape__: Shape
+
+    def __new__(
+        mcls,
+        name: str,
+        bases: tuple[type, ...],
+        namespace: dict[str, Any],
+        *,
+        abstract: bool = False,
+        **options: Any,
+    ) -> SchemaMeta:
+        cls = super().__new__(mcls, name, bases, namespace, **options)
+        if namespace.get("__root__"):
+            return cls
+        fields = _inherited(cls) | _declared(cls, namespace)
+        # The names around the class statement, for annotations that are text.
+        cls.__shape__ = Shape(cls, fields, abstract, sys._getframe(1).f_locals)
+        return cls
+
+    def __repr__(cls) -> str:
+        return f"<class {cls.__module__}.{cls.__qualname__}>"
+
+
+def _inherited(cls: type) -> dict[str, Field[Any]]:
+    fields: dict[str, Field[Any]] = {}
+    for base in reversed(cls.__mro__[1:]):
+        shape = base.__dict__.get("__shape__")
+        if isinstance(shape, Shape):
+            fields |= shape.fields
+    return fields
+
+
+def _declared(cls: type, namespace: dict[str, Any]) -> dict[str, Field[Any]]:
+    annotations = own_annotations(cls)
+    fields: dict[str, Field[Any]] = {}
+    for name, annotation in annotations.items():
+        if name.startswith("_") or is_class_variable(annotation):
+            continue
+        if not is_field(annotation):
+            written = annotation if isinstance(annotation, str) else _written(annotation)
+            raise DefinitionError(
+                f"{cls.__name__}.{name} is annotated {written}, which says nothing to the store",
+                hint=f"Write {name}: Field[{written}], or ClassVar[{written}] if it is no field.",
+            )
+        given = namespace.get(name, Field())
+        field = given if isinstance(given, Field) else Field(default=given)
+        field.name = name
+        setattr(cls, name, field)
+        fields[name] = field
+    for name, value in namespace.items():
+        if isinstance(value, Field) and name not in annotations:
+            raise DefinitionError(
+                f"{cls.__name__}.{name} has no type", hint=f"Write {name}: Field[...] = Field(...)."
+            )
+    return fields
+
+
+def _written(annotation: Any) -> str:
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation)
+
+
+class SchemaObject(metaclass=SchemaMeta):
+    """Base of Entity, Relation and Event: plain objects whose fields were validated."""
+
+    # The fields are the instance's __dict__ and nothing else is; where it was read from has a
+    # slot of its own.
+    __slots__ = ("__dict__", "__weakref__", "_origin")
+    __root__: ClassVar[bool] = True
+    __shape__: ClassVar[Shape]
+
+    def __init_subclass__(cls, *, abstract: bool = False) -> None:
+        super().__init_subclass__()
+
+    def __init__(self, /, **values: Any) -> None:
+        object.__setattr__(self, "__dict__", type(self).__shape__.validate(values))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        vars(self)[name] = type(self).__shape__.validate_one(name, value)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and other.__dict__ == self.__dict__
+
+    __hash__ = None  # type: ignore[assignment]  # its fields can change
+
+    def __repr__(self) -> str:
+        values = self.__dict__
+        names = [*type(self).__shape__.columns, *type(self).__shape__.fields]
+        inside = ", ".join(f"{name}={values[name]!r}" for name in names if name in values)
+        return f"{type(self).__name__}({inside})"
+
+    def __copy__(self) -> Any:
+        return _restore(type(self), dict(self.__dict__))
+
+    def __reduce__(self) -> Any:
+        return _restore, (type(self), dict(self.__dict__))
+
+    def _read_from(self) -> Any:
+        """What the reader left with an object it made; MetadataUnavailableError if there is none."""
+        origin = getattr(self, "_origin", None)
+        if origin is None:
+            raise MetadataUnavailableError(f"{self!r} was not read from a store")
+        return origin
+
+
+def _restore(cls: type[SchemaObject], values: dict[str, Any]) -> SchemaObject:
+    copy = cls.__new__(cls)
+    object.__setattr__(copy, "__dict__", values)
+    return copy

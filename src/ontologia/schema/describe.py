@@ -1,0 +1,56 @@
+"""An annotation as plain data, for the stored schema of a type.
+
+The words are ours and not pydantic's, whose JSON Schema may change between releases: a library
+update must not look like a change of the user's types.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from enum import Enum
+from typing import Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+
+from ontologia import codec
+from ontologia.schema.fieldtype import _SCALARS, _unwrap
+
+_CONTAINERS = {list: "list", set: "set", frozenset: "set", tuple: "tuple", dict: "dict"}
+
+
+def describe(annotation: Any, inside: tuple[Any, ...] = ()) -> Any:
+    """`str` → "str", `list[int] | None` → {"any_of": ["null", {"list": ["int"]}]}, and so on."""
+    bare = _unwrap(annotation)
+    if bare is None or bare is type(None):
+        return "null"
+    if bare in (Any, object):
+        return "any"
+    if bare in _SCALARS:
+        return bare.__name__
+    origin = get_origin(bare)
+    if origin in (Union, types.UnionType):
+        return {"any_of": sorted((describe(a, inside) for a in get_args(bare)), key=codec.encode)}
+    if origin is Literal:
+        return {"literal": list(get_args(bare))}
+    container = origin or bare
+    if container in _CONTAINERS:
+        parts = [describe(a, inside) for a in get_args(bare) if a is not Ellipsis]
+        return {_CONTAINERS[container]: parts or ["any"]}
+    if isinstance(bare, type) and issubclass(bare, Enum):
+        return {"enum": [str(member.value) for member in bare]}
+    return _object(bare, inside)
+
+
+def _object(bare: Any, inside: tuple[Any, ...]) -> Any:
+    """A class with fields of its own; one that contains itself is named there."""
+    if bare in inside:
+        return {"ref": bare.__name__}
+    if isinstance(bare, type) and issubclass(bare, BaseModel):
+        parts = {name: info.annotation for name, info in bare.model_fields.items()}
+    elif dataclasses.is_dataclass(bare) or typing.is_typeddict(bare):
+        parts = typing.get_type_hints(bare)
+    else:
+        return f"{bare.__module__}.{bare.__qualname__}" if isinstance(bare, type) else str(bare)
+    return {"object": {name: describe(part, (*inside, bare)) for name, part in parts.items()}}

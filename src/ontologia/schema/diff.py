@@ -1,0 +1,61 @@
+"""The difference between the stored schema of a type and the class in the program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ontologia import codec
+from ontologia.schema.typespec import TypeSpec
+
+
+@dataclass(frozen=True, slots=True)
+class TypeDiff:
+    """What changed in one type, and the version it changed from."""
+
+    kind: str
+    name: str
+    from_version: int
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    changed: tuple[tuple[str, Any, Any], ...] = ()
+    """Field or part, before, after; `key`, `left` and `right` stand for the type's own."""
+
+    def __str__(self) -> str:
+        parts = [f"+{name}" for name in self.added] + [f"-{name}" for name in self.removed]
+        parts += [f"{name}: {_short(old)} → {_short(new)}" for name, old, new in self.changed]
+        return f"{self.kind} {self.name} (stored version {self.from_version}): {', '.join(parts)}"
+
+
+def _short(value: Any) -> str:
+    return value if isinstance(value, str) else codec.encode(value)
+
+
+def diff_specs(stored: TypeSpec, current: TypeSpec, from_version: int) -> TypeDiff | None:
+    """What must happen to objects of `stored` to fit `current`; None if nothing."""
+    added = tuple(sorted(current.fields.keys() - stored.fields.keys()))
+    removed = tuple(sorted(stored.fields.keys() - current.fields.keys()))
+    changed = [
+        (name, stored.fields[name].get("type"), current.fields[name].get("type"))
+        for name in sorted(stored.fields.keys() & current.fields.keys())
+        if stored.fields[name] != current.fields[name]
+    ]
+    for part in ("key", "left", "right"):
+        before, after = getattr(stored, part), getattr(current, part)
+        if before != after:
+            changed.append((f"({part})", before, after))
+    if not (added or removed or changed):
+        return None
+    return TypeDiff(current.kind, current.name, from_version, added, removed, tuple(changed))
+
+
+def serialize_diff(diff: TypeDiff) -> dict[str, Any]:
+    """The diff as JSON data, the form a migration plan is hashed in."""
+    return {
+        "kind": diff.kind,
+        "name": diff.name,
+        "from_version": diff.from_version,
+        "added": list(diff.added),
+        "removed": list(diff.removed),
+        "changed": [list(change) for change in diff.changed],
+    }

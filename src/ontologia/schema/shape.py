@@ -1,0 +1,379 @@
+"""The shape of a class: its fields with their types, how to validate, store and read them back.
+
+Built once per class. What needs the types themselves is done at first use, so that defining a
+class costs little and its annotations may name classes that are defined later.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, TypeAlias
+
+from annotated_types import Ge, Le
+from pydantic import ConfigDict, ValidationError
+from pydantic.dataclasses import dataclass as validated
+
+from ontologia import codec
+from ontologia.errors import DefinitionError, InvalidValueError, QueryError
+from ontologia.schema.annotations import resolve_fields
+from ontologia.schema.expression import Column, Expr, Path, Side
+from ontologia.schema.field import MISSING, Field
+from ontologia.schema.fieldtype import FieldType, field_type, name_of
+
+TypeKind: TypeAlias = Literal["entity", "relation", "event"]
+ENDS: tuple[Literal["left", "right"], ...] = ("left", "right")
+_RESERVED = {
+    "entity": {"meta"},
+    "relation": {"meta", "left", "right", "left_key", "right_key", "instance_key"},
+}
+_INT64 = (Ge(-(2**63)), Le(2**63 - 1))
+_KEY = field_type(str)
+_JSON = (str, int, float, bool, list, dict)
+
+
+class Shape:
+    """Everything the rest of the system asks of a class."""
+
+    def __init__(
+        self, cls: Any, fields: dict[str, Field[Any]], abstract: bool, names: dict[str, Any]
+    ) -> None:
+        self.cls = cls
+        self.kind: TypeKind = cls.__kind__
+        self.name: str = cls.__name__
+        self.fields = fields
+        self.abstract = abstract
+        self.columns = ("left_key", "right_key") if self.kind == "relation" else ()
+        """The keys an instance has beside its fields."""
+        self.key: str | None = None
+        """Name of the primary key (entities)."""
+        self.instance_key: str | None = None
+        """Name of the field that tells relations between the same ends apart, if there is one."""
+        self._check_definition()
+        self._names: dict[str, Any] = {}
+        try:
+            self.annotations = resolve_fields(cls, names)
+        except NameError:
+            self._names = dict(names)  # a class named here comes later: try again at first use
+
+    def __repr__(self) -> str:
+        return f"<shape of {self.kind} {self.name}>"
+
+    # -- the definition ---------------------------------------------------------------------
+
+    def _check_definition(self) -> None:
+        for name in self.fields:
+            if name in _RESERVED.get(self.kind, ()):
+                raise DefinitionError(
+                    f"{self.name}.{name}: the name is taken by every {self.kind}",
+                    hint=f"Call the field something else, for example {name}_.",
+                )
+        primary = [name for name, field in self.fields.items() if field.primary_key]
+        instance = [name for name, field in self.fields.items() if field.instance_key]
+        if self.kind == "entity":
+            self._check_entity(primary, instance)
+        elif self.kind == "relation":
+            self._check_relation(primary, instance)
+
+    def _check_entity(self, primary: list[str], instance: list[str]) -> None:
+        if instance:
+            raise DefinitionError(f"{self.name}.{instance[0]}: only relations have an instance_key")
+        if len(primary) > 1:
+            raise DefinitionError(
+                f"{self.name} has {len(primary)} primary keys: {', '.join(primary)}",
+                hint="Mark one; join several values into one text if the key has parts.",
+            )
+        self.key = primary[0] if primary else "id" if "id" in self.fields else None
+        if self.key is None and not self.abstract:
+            raise DefinitionError(
+                f"{self.name} has no primary key",
+                hint="Mark one field with Field(primary_key=True) or call it id; "
+                f"a base class that is never stored is class {self.name}(Entity, abstract=True).",
+            )
+
+    def _check_relation(self, primary: list[str], instance: list[str]) -> None:
+        if primary:
+            raise DefinitionError(
+                f"{self.name}.{primary[0]}: a relation is named by its two ends",
+                hint="Use Field(instance_key=True) to allow several between the same two.",
+            )
+        if len(instance) > 1:
+            raise DefinitionError(f"{self.name} has {len(instance)} instance keys; one is enough")
+        self.instance_key = instance[0] if instance else None
+
+    # -- types, at first use ------------------------------------------------------------------
+
+    @functools.cached_property
+    def annotations(self) -> dict[str, Any]:
+        """The `X` of each `Field[X]`, by name."""
+        try:
+            return resolve_fields(self.cls, self._names | {self.name: self.cls})
+        except NameError as error:
+            raise DefinitionError(
+                f"{self.name}: an annotation names {error.name!r}, which is not defined"
+            ) from error
+
+    @functools.cached_property
+    def types(self) -> dict[str, FieldType]:
+        """The storage type of each field."""
+        types = {name: field_type(self.annotations[name]) for name in self.fields}
+        for name, field in self.fields.items():
+            if field.index and types[name].kind == "json":
+                raise DefinitionError(
+                    f"{self.name}.{name}: an index needs single values of one type, "
+                    f"not {name_of(types[name].annotation)}"
+                )
+        key = self.key or self.instance_key
+        if key is not None:
+            found = types[key]
+            whole = found.kind == "text" or found.annotation is int
+            if not whole or found.nullable:
+                raise DefinitionError(
+                    f"{self.name}.{key}: a key is text, a whole number or a UUID, "
+                    f"not {name_of(found.annotation)}"
+                )
+        return types
+
+    @functools.cached_property
+    def stored(self) -> tuple[str, ...]:
+        """The fields kept in fields_json: all but the instance key, which has a column."""
+        return tuple(name for name in self.fields if name != self.instance_key)
+
+    @functools.cached_property
+    def ends(self) -> dict[str, Shape | None]:
+        """The shapes at both ends of a relation; None where the class does not say."""
+        left, right = self.cls.__endpoints__()
+        return {"left": left and left.__shape__, "right": right and right.__shape__}
+
+    def end(self, side: str) -> Shape:
+        """The shape at one end; an error where the relation does not say what stands there."""
+        found = self.ends[side]
+        if found is None:
+            raise QueryError(
+                f"{self.name} does not say what its {side} end is",
+                hint=f"Write class {self.name}(Relation[Left, Right]).",
+            )
+        return found
+
+    # -- values in ------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def _validator(self) -> tuple[type, Any]:
+        """A dataclass of the same fields, and pydantic's validator of it."""
+        made = dataclasses.make_dataclass(
+            self.name,
+            [(name, self._checked(name), _default(field)) for name, field in self.fields.items()],
+            kw_only=True,
+        )
+        config = ConfigDict(extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=False)
+        try:
+            model: Any = validated(made, config=config)
+        except Exception as error:  # pydantic has many ways to say that it does not know a type
+            raise DefinitionError(
+                f"{self.name} has a field that cannot be validated: {error}"
+            ) from error
+        self._check_defaults(model)
+        return model, model.__pydantic_validator__
+
+    def _checked(self, name: str) -> Any:
+        annotation = self.annotations[name]
+        if self.types[name].kind == "number" and annotation in (int, int | None):
+            return Annotated[(annotation, *_INT64)]
+        return annotation
+
+    def _check_defaults(self, model: Any) -> None:
+        for name, field in self.fields.items():
+            if field.default is not MISSING:
+                try:
+                    _assign(model, name, field.default)
+                except ValidationError as error:
+                    raise DefinitionError(
+                        f"{self.name}.{name}: the default {field.default!r} does not fit: "
+                        f"{error.errors()[0]['msg']}"
+                    ) from error
+
+    def validate(self, values: dict[str, Any]) -> dict[str, Any]:
+        """The fields of a new instance, converted and complete; InvalidValueError otherwise."""
+        if self.abstract:
+            raise DefinitionError(f"{self.name} is abstract and has no instances")
+        ends: dict[str, str] = {}
+        if self.kind == "relation":
+            values, ends = self._take_ends(values)
+        try:
+            checked: dict[str, Any] = self._validator[1].validate_python(values).__dict__
+        except ValidationError as error:
+            raise InvalidValueError(self._explain(error)) from error
+        key = self.key or self.instance_key
+        if key is not None:
+            self.key_text(checked[key])
+        return checked | ends if ends else checked
+
+    def _take_ends(self, values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+        rest, ends = dict(values), dict[str, str]()
+        for side in ENDS:
+            name = f"{side}_key"
+            if name not in rest:
+                raise InvalidValueError(f"{self.name}: {name} is missing")
+            ends[name] = self.end_key(side, rest.pop(name))
+        return rest, ends
+
+    def end_key(self, side: str, value: Any) -> str:
+        """The text of an endpoint's key, from the text or from the typed key itself."""
+        if isinstance(value, str):
+            codec.check(value, f"{self.name}.{side}_key")
+        else:
+            end = self.ends[side]
+            if end is None or isinstance(value, bool) or value is None:
+                raise InvalidValueError(f"{self.name}.{side}_key is text, got {value!r}")
+            value = end.key_text(value)
+        if not value:
+            raise InvalidValueError(f"{self.name}.{side}_key is empty")
+        return str(value)
+
+    def validate_one(self, name: str, value: Any) -> Any:
+        """One field's new value, converted; InvalidValueError if it does not fit."""
+        if self.kind == "relation" and name in ("left_key", "right_key"):
+            return self.end_key(name.removesuffix("_key"), value)
+        if name not in self.fields:
+            raise AttributeError(f"{self.name} has no field {name!r}")
+        try:
+            checked = _assign(self._validator[0], name, value)
+        except ValidationError as error:
+            raise InvalidValueError(self._explain(error)) from error
+        if name == self.key or name == self.instance_key:
+            self.key_text(checked)
+        return checked
+
+    def _explain(self, error: ValidationError) -> str:
+        problems: list[str] = []
+        for problem in error.errors(include_url=False):
+            place = ".".join(map(str, problem["loc"]))
+            if problem["type"] in ("missing", "missing_argument", "missing_keyword_only_argument"):
+                problems.append(f"{place} is missing")
+            elif problem["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+                problems.append(f"{place} is not a field (it has {', '.join(self.fields)})")
+            else:
+                problems.append(f"{place}: {problem['msg']}, got {problem['input']!r}")
+        return f"{self.name}: " + "; ".join(problems)
+
+    # -- values out and back ----------------------------------------------------------------------
+
+    def key_text(self, value: Any) -> str:
+        """A key's value as the text of its column."""
+        name = self.key or self.instance_key or "key"
+        found = self.types[name]
+        stored = found.encode(value) if found.encode is not None else value
+        text = stored if isinstance(stored, str) else str(stored)
+        if not text:
+            raise InvalidValueError(f"{self.name}.{name}: a key cannot be empty")
+        codec.check(text, f"{self.name}.{name}")
+        return text
+
+    def key_value(self, text: str) -> Any:
+        """The typed value of a key column's text."""
+        found = self.types[self.key or self.instance_key or ""]
+        if found.annotation is int:
+            return int(text)
+        return found.decode(text) if found.decode is not None else text
+
+    @functools.cached_property
+    def _encoders(self) -> tuple[tuple[str, Callable[[Any], Any]], ...]:
+        return tuple((n, t.encode) for n in self.stored if (t := self.types[n]).encode is not None)
+
+    @functools.cached_property
+    def _free(self) -> tuple[str, ...]:
+        return tuple(name for name in self.stored if self.types[name].free)
+
+    @functools.cached_property
+    def decoders(self) -> tuple[tuple[str, Callable[[Any], Any]], ...]:
+        """The fields whose stored value is not yet what Python should see."""
+        return tuple((n, t.decode) for n in self.stored if (t := self.types[n]).decode is not None)
+
+    def dump(self, values: dict[str, Any]) -> str:
+        """An instance's fields as canonical JSON text."""
+        return codec.encode_checked(self.encode(values), where=self.name)
+
+    def encode(self, values: dict[str, Any]) -> dict[str, Any]:
+        """An instance's fields as they are stored, every part checked but text."""
+        stored = {name: values[name] for name in self.stored}
+        for name, encode in self._encoders:
+            if stored[name] is not None:
+                stored[name] = encode(stored[name])
+        for name in self._free:
+            codec.check(stored[name], f"{self.name}.{name}")
+        return stored
+
+    def load(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Fields as they were stored, in place, to fields as Python sees them.
+
+        Names the class does not know are left out, and a missing one gets its default: a row
+        written by another version of the program stays readable.
+        """
+        if fields.keys() != set(self.stored):
+            self._adapt(fields)
+        for name, decode in self.decoders:
+            value = fields.get(name)
+            if value is not None:
+                fields[name] = decode(value)
+        return fields
+
+    def _adapt(self, fields: dict[str, Any]) -> None:
+        for name in fields.keys() - set(self.stored):
+            del fields[name]
+        for name in self.stored:
+            field = self.fields[name]
+            if name not in fields and not field.required:
+                value = field.default_factory() if field.default_factory else field.default
+                encode = self.types[name].encode
+                fields[name] = encode(value) if encode and value is not None else copy.copy(value)
+
+    def revive(self, key: tuple[str, ...], fields: dict[str, Any]) -> dict[str, Any]:
+        """Fields that an upgrader made, validated like a new instance's, under the old key."""
+        for name, decode in self.decoders:
+            if isinstance(fields.get(name), _JSON):
+                fields[name] = decode(fields[name])
+        if self.kind == "entity":
+            values = self.validate(fields)
+            if self.key_text(values[self.key or ""]) != key[0]:
+                raise InvalidValueError(f"{self.name}: an upgrade cannot change the key {key[0]!r}")
+            return values
+        ends = {"left_key": key[0], "right_key": key[1]}
+        keyed = {self.instance_key: self.key_value(key[2])} if self.instance_key else {}
+        return self.validate(fields | ends | keyed)
+
+    # -- the class as a question ------------------------------------------------------------------
+
+    def expression(self, name: str, side: Side = "own", owner: str | None = None) -> Expr[Any]:
+        """The field `name` as something to filter by; `side` when seen from a relation."""
+        if self.kind == "relation" and name in ("left_key", "right_key"):
+            column: Column = "left_key" if name == "left_key" else "right_key"
+            return Expr(Path(self.name, name, "text", column=column), _KEY)
+        if name not in self.fields:
+            raise QueryError(
+                f"{self.name} has no field {name!r}", hint=f"It has {', '.join(self.fields)}."
+            )
+        found = self.types[name]
+        column = "fields"
+        if name == self.key:
+            column = "key"
+        elif name == self.instance_key:
+            column = "instance_key"
+        return Expr(Path(owner or self.name, name, found.kind, side, column), found)
+
+
+def _assign(model: Any, name: str, value: Any) -> Any:
+    scratch = object.__new__(model)
+    scratch.__dict__.update(dict.fromkeys(model.__dataclass_fields__))
+    model.__pydantic_validator__.validate_assignment(scratch, name, value)
+    return scratch.__dict__[name]
+
+
+def _default(field: Field[Any]) -> Any:
+    if field.required:
+        return dataclasses.field()
+    if field.default_factory is not None:
+        return dataclasses.field(default_factory=field.default_factory)
+    # A copy each time: one instance's list must not be the next one's.
+    return dataclasses.field(default_factory=functools.partial(copy.deepcopy, field.default))

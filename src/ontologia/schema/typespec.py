@@ -1,0 +1,77 @@
+"""A class as plain data: what is stored in `schema_registry`, hashed and compared."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+from ontologia import codec
+from ontologia.schema.describe import describe
+from ontologia.schema.shape import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class TypeSpec:
+    """What of a class decides whether stored objects fit it.
+
+    Names and types of the fields, which of them is the key, and the ends of a relation. Defaults
+    and indexes are left out: changing them changes no stored object.
+    """
+
+    kind: str
+    name: str
+    fields: dict[str, Any]
+    key: str | None = None
+    left: str | None = None
+    right: str | None = None
+
+    def to_json(self) -> str:
+        """Canonical JSON; equal specs give equal text whatever order the fields are written in."""
+        return codec.encode(
+            {
+                "kind": self.kind,
+                "name": self.name,
+                "fields": self.fields,
+                "key": self.key,
+                "left": self.left,
+                "right": self.right,
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> TypeSpec:
+        """The spec in stored text; text from elsewhere may lack what it did not know."""
+        data = codec.decode(text)
+        return cls(
+            data.get("kind", ""),
+            data.get("name", ""),
+            data.get("fields", {}),
+            data.get("key"),
+            data.get("left"),
+            data.get("right"),
+        )
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of the canonical JSON."""
+        return schema_hash(self.to_json())
+
+
+def schema_hash(schema_json: str) -> str:
+    """SHA-256 of a schema's canonical form, whatever form it comes in."""
+    return hashlib.sha256(codec.encode(codec.decode(schema_json)).encode()).hexdigest()
+
+
+def spec_of(shape: Shape) -> TypeSpec:
+    """The spec of a class."""
+    ends: dict[str, Shape | None] = shape.ends if shape.kind == "relation" else {}
+    left, right = ends.get("left"), ends.get("right")
+    return TypeSpec(
+        kind=shape.kind,
+        name=shape.name,
+        fields={name: {"type": describe(shape.annotations[name])} for name in shape.fields},
+        key=shape.key or shape.instance_key,
+        left=left.name if left else None,
+        right=right.name if right else None,
+    )

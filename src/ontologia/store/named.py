@@ -1,0 +1,22 @@
+"""SQL in files, one named statement after another:
+
+-- name: head
+-- The number of the last commit.
+SELECT ...;
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib.resources import files
+
+_NAME = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
+
+
+@cache
+def statements(package: str, file: str) -> dict[str, str]:
+    """The statements of `sql/<file>` in a backend's package, by name. Read at first use."""
+    text = files(package).joinpath("sql", file).read_text("utf-8")
+    parts = _NAME.split(text)[1:]
+    return {name: body.strip() for name, body in zip(parts[::2], parts[1::2], strict=True)}

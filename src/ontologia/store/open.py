@@ -1,0 +1,49 @@
+"""Which store a URI means. The only place that knows the backends."""
+
+from __future__ import annotations
+
+import re
+from random import Random
+from typing import TYPE_CHECKING
+
+from ontologia.clock import Clock
+from ontologia.config import OntologiaConfig
+from ontologia.errors import StoreOpenError
+
+if TYPE_CHECKING:
+    from ontologia.store.protocol import Store
+
+_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+)://")
+
+
+def open_store(uri: str, config: OntologiaConfig, clock: Clock, random: Random) -> Store:
+    """Open the store a URI names, making or updating its tables.
+
+    `sqlite:///app.db` and a bare path are files, `sqlite:////srv/app.db` has an absolute path,
+    `sqlite://` and `:memory:` live in memory as long as the store is open.
+    """
+    path = _sqlite_path(uri)
+    from ontologia.store.sqlite.store import SQLiteStore
+
+    return SQLiteStore(uri, path, config, clock, random)
+
+
+def _sqlite_path(uri: str) -> str:
+    if not uri or "\0" in uri:
+        raise StoreOpenError(f"{uri!r} names no database", hint="Give a path like app.db.")
+    scheme = _SCHEME.match(uri)
+    if scheme is None:
+        return uri
+    if scheme[1].lower() != "sqlite":
+        raise StoreOpenError(
+            f"no store handles {scheme[1]}:// URIs", hint="Use sqlite:///path/to/file.db."
+        )
+    rest = uri[len("sqlite://") :]
+    if rest in ("", "/", "/:memory:"):
+        return ":memory:"
+    if not rest.startswith("/"):
+        raise StoreOpenError(
+            f"{uri} names a host, and SQLite has none",
+            hint=f"Three slashes for a relative path: sqlite:///{rest}.",
+        )
+    return rest[1:]

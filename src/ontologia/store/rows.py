@@ -1,0 +1,82 @@
+"""What crosses the seam between the runtime and a store: plain data, no classes of the user's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, NamedTuple, TypeAlias
+
+TypeKey: TypeAlias = tuple[str, str]
+"""(kind, type name)"""
+ObjectKey: TypeAlias = tuple[str, ...]
+"""(key,) of an entity; (left key, right key, instance key) of a relation."""
+Batch: TypeAlias = dict[TypeKey, dict[ObjectKey, str | None]]
+"""What should be true: canonical fields by key, None where the object should not exist."""
+
+TOMBSTONE = "null"
+"""The fields_json of a version that says: deleted here."""
+
+
+class Version(NamedTuple):
+    """One stored version of an object."""
+
+    key: ObjectKey
+    fields: str
+    commit_id: int
+    schema_version: int | None
+    deleted: bool = False
+
+
+class EndRow(NamedTuple):
+    """The entity at one end of a relation, as it came with the relation."""
+
+    fields: str | None
+    commit_id: int | None
+    schema_version: int | None
+
+
+class RelationRow(NamedTuple):
+    """A relation's version with what stands at its ends."""
+
+    version: Version
+    left: EndRow
+    right: EndRow
+
+
+class PathRow(NamedTuple):
+    """One way: the entity it starts from, then each relation with the entity at its far end."""
+
+    source: Version
+    steps: tuple[tuple[Version, EndRow], ...]
+
+
+class RawChange(NamedTuple):
+    """How one object changes: canonical fields before and after, None where there is none."""
+
+    kind: str
+    type_name: str
+    key: ObjectKey
+    before: str | None
+    after: str | None
+    before_version: int | None = None
+    after_version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredType:
+    """One schema version of one type."""
+
+    kind: str
+    name: str
+    version: int
+    schema_json: str
+    schema_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRow:
+    """One commit."""
+
+    id: int
+    created_at: datetime
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])

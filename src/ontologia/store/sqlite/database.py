@@ -1,0 +1,240 @@
+"""One SQLite file, opened: a connection that writes, connections that read, and transactions.
+
+SQLite has one writer at a time. So has this module: one writing connection per opened store,
+behind a lock, and every write transaction begins with BEGIN IMMEDIATE, so what is read inside it
+cannot change before it is written. Readers have connections of their own and never wait (WAL).
+
+Between processes the file itself is the lock. SQLite's own busy handler backs off to 100 ms and
+starves whoever waits; ours asks again every 0.2 to 1 ms until the caller's deadline.
+
+Hard transactions are synced when they return, soft ones are not: `synchronous` is switched before
+BEGIN, where SQLite allows it. The log is sequential, so a later hard one makes them durable.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
+from decimal import Decimal
+from pathlib import Path
+from random import Random
+from typing import Any, TypeAlias
+
+import apsw
+
+from ontologia.errors import LockContentionError, SessionClosedError, StoreOpenError
+from ontologia.store.sqlite.errors import read_only, translated
+
+Bindings: TypeAlias = dict[str, Any] | Sequence[Any]
+MEMORY = ":memory:"
+_NO_BINDINGS: tuple[()] = ()
+
+
+class Tx:
+    """Statements within one transaction, on one connection."""
+
+    __slots__ = ("connection",)
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self.connection = connection
+
+    def all(self, sql: str, bindings: Bindings = _NO_BINDINGS) -> list[Any]:
+        """Every row."""
+        return self.connection.execute(sql, bindings).fetchall()
+
+    def one(self, sql: str, bindings: Bindings = _NO_BINDINGS) -> Any:
+        """The first row, or None."""
+        return self.connection.execute(sql, bindings).fetchone()
+
+    def run(self, sql: str, bindings: Bindings = _NO_BINDINGS) -> int:
+        """Run it; how many rows it changed."""
+        self.connection.execute(sql, bindings)
+        return self.connection.changes()
+
+    def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
+        """Run one prepared statement for each row."""
+        self.connection.executemany(sql, rows)
+
+    def last_id(self) -> int:
+        """The rowid of the last INSERT."""
+        return self.connection.last_insert_rowid()
+
+
+class Database:
+    """An opened file. Any thread may use it; a forked child may not."""
+
+    def __init__(self, path: str, *, random: Random, timeout_ms: int) -> None:
+        self.path = path
+        self.in_memory = path == MEMORY
+        self._random = random
+        self._timeout_ms = timeout_ms
+        self._deadline = 0.0
+        self._pid = os.getpid()
+        self._closed = False
+        self._durable: bool | None = None
+        self._lock = threading.RLock() if self.in_memory else threading.Lock()
+        self._readers: list[apsw.Connection] = []
+        self._reader_count = 0
+        _check_place(path)
+        with self._translating():
+            self._writer = self._connect()
+            if not self.in_memory and self._writer.readonly("main"):
+                self._writer.close()
+                raise read_only(path)
+
+    # -- transactions -----------------------------------------------------------------------
+
+    @contextmanager
+    def write(self, *, timeout_ms: int | None = None, durable: bool = True) -> Generator[Tx]:
+        """A write transaction, or LockContentionError after `timeout_ms`."""
+        limit = self._timeout_ms if timeout_ms is None else timeout_ms
+        started = time.monotonic()
+        if not self._lock.acquire(timeout=limit / 1000):
+            raise LockContentionError("another thread of this process", _since(started))
+        try:
+            self._check_usable()
+            with self._translating():
+                self._begin(durable, started, limit)
+                try:
+                    yield Tx(self._writer)
+                except BaseException:
+                    self._roll_back()
+                    raise
+                try:
+                    self._writer.execute("COMMIT")
+                except BaseException:
+                    self._roll_back()
+                    raise
+        finally:
+            self._lock.release()
+
+    def _begin(self, durable: bool, started: float, limit_ms: float) -> None:
+        if durable is not self._durable:
+            self._writer.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+            self._durable = durable
+        self._deadline = started + limit_ms / 1000
+        try:
+            self._writer.execute("BEGIN IMMEDIATE")
+        except apsw.BusyError as error:
+            raise LockContentionError("a writer in another process", _since(started)) from error
+
+    def _roll_back(self) -> None:
+        # SQLite has rolled back by itself after some errors (disk full among them).
+        if self._writer.in_transaction:
+            self._writer.execute("ROLLBACK")
+
+    @contextmanager
+    def read(self) -> Generator[Tx]:
+        """A read transaction: everything in it is answered from one snapshot."""
+        if self.in_memory:
+            with self._lock, self._translating():
+                self._check_usable()
+                yield Tx(self._writer)
+            return
+        with self._translating(), self._reader() as reader:
+            reader.execute("BEGIN")
+            try:
+                yield Tx(reader)
+            finally:
+                reader.execute("COMMIT")
+
+    @contextmanager
+    def statement(self) -> Generator[Tx]:
+        """A connection for a single statement, which is a snapshot by itself."""
+        if self.in_memory:
+            with self.read() as tx:
+                yield tx
+            return
+        with self._translating(), self._reader() as reader:
+            yield Tx(reader)
+
+    @contextmanager
+    def _reader(self) -> Generator[apsw.Connection]:
+        self._check_usable()
+        try:
+            reader = self._readers.pop()
+        except IndexError:
+            reader = self._connect()
+            reader.execute("PRAGMA query_only=ON")
+        try:
+            yield reader
+        finally:
+            self._readers.append(reader)
+            if self._closed:
+                self._close_readers()
+
+    def close(self) -> None:
+        """Close every connection; those in use are closed when they come back."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._close_readers()
+            self._writer.close()
+
+    def _close_readers(self) -> None:
+        while self._readers:
+            self._readers.pop().close()
+
+    # -- connections --------------------------------------------------------------------------
+
+    def _connect(self) -> apsw.Connection:
+        connection = apsw.Connection(self.path)
+        connection.set_busy_handler(self._busy)
+        connection.create_collation("decimal", compare_decimals)
+        # Until its first transaction is over, a new connection may wait for others' recovery.
+        self._deadline = time.monotonic() + self._timeout_ms / 1000
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA foreign_keys=ON")
+        connection.execute("PRAGMA cache_size=-65536")  # 64 MiB
+        return connection
+
+    def _busy(self, _attempts: int) -> bool:
+        """Called by SQLite while another process writes; whether to try again."""
+        if time.monotonic() >= self._deadline:
+            return False
+        time.sleep(0.0002 + 0.0008 * self._random.random())
+        return True
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise SessionClosedError(f"the store {self.path} was closed")
+        if os.getpid() != self._pid:
+            raise SessionClosedError(
+                f"the store {self.path} was opened in another process",
+                hint="A connection does not survive fork(); open a session in the child.",
+            )
+
+    @contextmanager
+    def _translating(self) -> Generator[None]:
+        try:
+            yield
+        except apsw.Error as error:
+            raise translated(error, self.path) from error
+
+
+def compare_decimals(first: str, second: str) -> int:
+    """Order of two numbers kept as text, exact."""
+    a, b = Decimal(first), Decimal(second)
+    return (a > b) - (a < b)
+
+
+def _since(started: float) -> float:
+    return (time.monotonic() - started) * 1000
+
+
+def _check_place(path: str) -> None:
+    """The mistakes for which SQLite has only "unable to open database file"."""
+    if path == MEMORY:
+        return
+    place = Path(path)
+    if place.is_dir():
+        raise StoreOpenError(f"{path} is a directory, not a database file")
+    if not place.parent.is_dir():
+        raise StoreOpenError(
+            f"{path} cannot be created: there is no directory {place.parent}",
+            hint="Create the directory first; Ontologia makes files, not directories.",
+        )

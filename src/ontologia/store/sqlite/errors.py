@@ -1,0 +1,67 @@
+"""SQLite's errors in our words, in one place."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import apsw
+
+from ontologia.errors import (
+    DatabaseError,
+    DiskFullError,
+    IntegrityError,
+    OntologiaError,
+    ReadOnlyError,
+    StoreOpenError,
+)
+
+_LITTLE_ROOM = 1 << 20
+
+
+def translated(error: apsw.Error, path: str) -> OntologiaError:
+    """The error to raise `from` this one."""
+    match error:
+        case apsw.NotADBError() | apsw.CorruptError():
+            return StoreOpenError(
+                f"{path} is not a SQLite database, or is damaged: {error}",
+                hint="Check the path; restore the file from a backup if it was one.",
+            )
+        case apsw.FullError():
+            return _disk_full(path, error)
+        case apsw.IOError() if _no_room(path):
+            return _disk_full(path, error)
+        case apsw.ReadOnlyError() | apsw.PermissionsError():
+            return read_only(path)
+        case apsw.CantOpenError():
+            return StoreOpenError(
+                f"{path} cannot be opened: {error}",
+                hint="The directory must exist and be writable: SQLite keeps two files beside it.",
+            )
+        case apsw.ConstraintError():
+            return IntegrityError(f"{path}: {error}; nothing was written")
+        case _:
+            return DatabaseError(f"{path}: {error}; the transaction was taken back")
+
+
+def read_only(path: str) -> ReadOnlyError:
+    """The database is there but may not be written."""
+    return ReadOnlyError(
+        f"{path} is read-only; nothing was written",
+        hint="Give this user the right to write the file and its directory, or copy it elsewhere.",
+    )
+
+
+def _disk_full(path: str, error: apsw.Error) -> DiskFullError:
+    return DiskFullError(
+        f"no room left for {path} ({error}); nothing was written, and what was queued is still queued",
+        hint="Free some space and commit again.",
+    )
+
+
+def _no_room(path: str) -> bool:
+    try:
+        room = os.statvfs(Path(path).parent)
+    except OSError:
+        return False
+    return room.f_bavail * room.f_frsize < _LITTLE_ROOM

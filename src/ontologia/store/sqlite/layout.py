@@ -1,0 +1,87 @@
+"""The tables, made or brought up to date when a file is opened.
+
+Everything here can run again without harm, and all of it is one transaction: a file has the old
+layout or the new one. Opening a file of the current layout writes nothing.
+"""
+
+from __future__ import annotations
+
+from ontologia.clock import Clock, to_text
+from ontologia.errors import StoreOpenError
+from ontologia.schema.typespec import schema_hash
+from ontologia.store.named import statements
+from ontologia.store.sqlite.database import Database, Tx
+
+LAYOUT = 1
+SQL = statements("ontologia.store.sqlite", "layout.sql")
+_TYPES = statements("ontologia.store.sqlite", "types.sql")
+
+
+def prepare(database: Database, clock: Clock) -> None:
+    """Bring the file to the current layout; StoreOpenError if it has a newer one."""
+    with database.read() as tx:
+        found = _layout(tx)
+    if found == LAYOUT:
+        return
+    if found is not None and found > LAYOUT:
+        raise StoreOpenError(
+            f"{database.path} has layout {found}, and this version of Ontologia knows {LAYOUT}; "
+            f"nothing was changed",
+            hint="Upgrade Ontologia: the file was written by a newer version.",
+        )
+    with database.write() as tx:
+        if _layout(tx) != LAYOUT:  # another process may have been faster
+            _build(tx, to_text(clock.now()))
+
+
+def _layout(tx: Tx) -> int | None:
+    if not _columns(tx, "ontologia_layout"):
+        return None
+    row = tx.one("SELECT MAX(version) FROM ontologia_layout")
+    return None if row is None else row[0]
+
+
+def _build(tx: Tx, now: str) -> None:
+    for name in ("commits", "entity_history", "relation_history"):
+        tx.run(SQL[name])
+    _add_missing_columns(tx)
+    for name in ("history_indexes", "latest", "types", "locks", "sessions", "layout"):
+        tx.run(SQL[name])
+    _bootstrap_versions(tx, now)
+    tx.run(SQL["rebuild_latest"])
+    tx.run("DELETE FROM ontologia_layout")
+    tx.run("INSERT INTO ontologia_layout(version) VALUES (?)", (LAYOUT,))
+
+
+def _add_missing_columns(tx: Tx) -> None:
+    """Files from before these columns existed get them; their rows keep NULL and ''."""
+    for table in ("entity_history", "relation_history"):
+        if "schema_version_id" not in _columns(tx, table):
+            tx.run(f"ALTER TABLE {table} ADD COLUMN schema_version_id INTEGER")
+    if "instance_key" not in _columns(tx, "relation_history"):
+        tx.run("ALTER TABLE relation_history ADD COLUMN instance_key TEXT NOT NULL DEFAULT ''")
+        tx.run("DROP INDEX IF EXISTS idx_relation_history_lookup")
+
+
+def _bootstrap_versions(tx: Tx, now: str) -> None:
+    """A registry from before versions were kept: what is registered becomes version 1."""
+    if tx.one(_TYPES["count_versions"])[0]:
+        return
+    for kind, name, schema_json in tx.all(_TYPES["list_registry"]):
+        tx.run(
+            _TYPES["insert_version"],
+            {
+                "kind": kind,
+                "name": name,
+                "version": 1,
+                "schema_json": schema_json,
+                "schema_hash": schema_hash(schema_json),
+                "created_at": now,
+                "runtime_id": None,
+                "reason": "bootstrap",
+            },
+        )
+
+
+def _columns(tx: Tx, table: str) -> set[str]:
+    return {row[0] for row in tx.all("SELECT name FROM pragma_table_info(?)", (table,))}

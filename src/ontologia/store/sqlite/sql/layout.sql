@@ -1,0 +1,126 @@
+-- name: commits
+CREATE TABLE IF NOT EXISTS commits (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    created_at TEXT NOT NULL,
+    metadata_json TEXT
+);
+
+-- name: entity_history
+CREATE TABLE IF NOT EXISTS entity_history (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    entity_type TEXT NOT NULL,
+    entity_key TEXT NOT NULL,
+    fields_json TEXT NOT NULL,
+    commit_id INTEGER NOT NULL,
+    schema_version_id INTEGER,
+    FOREIGN KEY (commit_id) REFERENCES commits(id)
+);
+
+-- name: relation_history
+CREATE TABLE IF NOT EXISTS relation_history (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    relation_type TEXT NOT NULL,
+    left_key TEXT NOT NULL,
+    right_key TEXT NOT NULL,
+    instance_key TEXT NOT NULL DEFAULT '',
+    fields_json TEXT NOT NULL,
+    commit_id INTEGER NOT NULL,
+    schema_version_id INTEGER,
+    FOREIGN KEY (commit_id) REFERENCES commits(id)
+);
+
+-- name: history_indexes
+-- The lookup indexes answer "the version of this key at that commit" with one seek; those by
+-- commit answer "what changed in between" without reading the rest of the history.
+CREATE INDEX IF NOT EXISTS idx_entity_history_lookup
+    ON entity_history(entity_type, entity_key, commit_id DESC);
+CREATE INDEX IF NOT EXISTS idx_relation_history_lookup
+    ON relation_history(relation_type, left_key, right_key, instance_key, commit_id DESC);
+CREATE INDEX IF NOT EXISTS idx_entity_history_commit ON entity_history(commit_id);
+CREATE INDEX IF NOT EXISTS idx_relation_history_commit ON relation_history(commit_id);
+
+-- name: latest
+-- What is current, one row an object, in the order of the keys. Derived: `rebuild_latest` makes
+-- it again from the history. `fields` is JSONB, which filters two to four times faster than text
+-- and gives back the text it was made from, to the byte.
+CREATE TABLE IF NOT EXISTS entity_latest (
+    entity_type TEXT NOT NULL,
+    entity_key TEXT NOT NULL,
+    commit_id INTEGER NOT NULL,
+    schema_version_id INTEGER,
+    fields BLOB NOT NULL,
+    PRIMARY KEY (entity_type, entity_key)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS relation_latest (
+    relation_type TEXT NOT NULL,
+    left_key TEXT NOT NULL,
+    right_key TEXT NOT NULL,
+    instance_key TEXT NOT NULL,
+    commit_id INTEGER NOT NULL,
+    schema_version_id INTEGER,
+    fields BLOB NOT NULL,
+    PRIMARY KEY (relation_type, left_key, right_key, instance_key)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS idx_relation_latest_right ON relation_latest(relation_type, right_key);
+
+-- name: types
+CREATE TABLE IF NOT EXISTS schema_registry (
+    type_kind TEXT NOT NULL,
+    type_name TEXT NOT NULL,
+    schema_json TEXT NOT NULL,
+    PRIMARY KEY (type_kind, type_name)
+);
+CREATE TABLE IF NOT EXISTS schema_versions (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    type_kind TEXT NOT NULL,
+    type_name TEXT NOT NULL,
+    schema_version_id INTEGER NOT NULL,
+    schema_json TEXT NOT NULL,
+    schema_hash TEXT NOT NULL,
+    created_at TEXT NOT NULL,
+    runtime_id TEXT,
+    reason TEXT,
+    UNIQUE(type_kind, type_name, schema_version_id)
+);
+
+-- name: locks
+CREATE TABLE IF NOT EXISTS locks (
+    lock_name TEXT PRIMARY KEY,
+    owner_id TEXT NOT NULL,
+    acquired_at TEXT NOT NULL,
+    expires_at TEXT NOT NULL
+);
+
+-- name: sessions
+CREATE TABLE IF NOT EXISTS sessions (
+    session_id TEXT PRIMARY KEY,
+    namespace TEXT NOT NULL,
+    started_at TEXT NOT NULL,
+    last_heartbeat TEXT NOT NULL,
+    metadata TEXT
+);
+CREATE INDEX IF NOT EXISTS idx_sessions_heartbeat ON sessions(last_heartbeat);
+CREATE INDEX IF NOT EXISTS idx_sessions_namespace ON sessions(namespace);
+
+-- name: layout
+-- A table of our own and not PRAGMA user_version: the file may be shared with an application.
+CREATE TABLE IF NOT EXISTS ontologia_layout (
+    version INTEGER NOT NULL
+);
+
+-- name: rebuild_latest
+DELETE FROM entity_latest;
+DELETE FROM relation_latest;
+INSERT INTO entity_latest(entity_type, entity_key, commit_id, schema_version_id, fields)
+SELECT entity_type, entity_key, commit_id, schema_version_id, jsonb(fields_json)
+  FROM (SELECT entity_type, entity_key, MAX(commit_id) AS commit_id, schema_version_id, fields_json
+          FROM entity_history GROUP BY entity_type, entity_key)
+ WHERE fields_json <> 'null';
+INSERT INTO relation_latest(relation_type, left_key, right_key, instance_key, commit_id,
+                            schema_version_id, fields)
+SELECT relation_type, left_key, right_key, instance_key, commit_id, schema_version_id,
+       jsonb(fields_json)
+  FROM (SELECT relation_type, left_key, right_key, instance_key, MAX(commit_id) AS commit_id,
+               schema_version_id, fields_json
+          FROM relation_history GROUP BY relation_type, left_key, right_key, instance_key)
+ WHERE fields_json <> 'null';

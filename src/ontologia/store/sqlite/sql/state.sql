@@ -1,0 +1,102 @@
+-- name: head
+-- AUTOINCREMENT never reuses a number, so the greatest is the last.
+SELECT MAX(id) FROM commits;
+
+-- name: current_entities
+-- The current version of the entities whose keys are in the JSON list :keys. CROSS JOIN keeps
+-- the order of the tables: the planner would otherwise look through the list for every entity.
+SELECT k.value, json(e.fields), e.schema_version_id
+  FROM json_each(:keys) AS k
+ CROSS JOIN entity_latest AS e ON e.entity_type = :type AND e.entity_key = k.value;
+
+-- name: current_relations
+-- The same for relations; each element of :keys is a list of left, right and instance key.
+SELECT r.left_key, r.right_key, r.instance_key, json(r.fields), r.schema_version_id
+  FROM json_each(:keys) AS k
+ CROSS JOIN relation_latest AS r
+    ON r.relation_type = :type AND r.left_key = k.value ->> 0 AND r.right_key = k.value ->> 1
+   AND r.instance_key = k.value ->> 2;
+
+-- name: insert_commit
+INSERT INTO commits(created_at, metadata_json) VALUES (:created_at, :metadata_json);
+
+-- name: insert_entity_version
+INSERT INTO entity_history(entity_type, entity_key, fields_json, commit_id, schema_version_id)
+VALUES (?, ?, ?, ?, ?);
+
+-- name: insert_relation_version
+INSERT INTO relation_history(relation_type, left_key, right_key, instance_key, fields_json,
+                             commit_id, schema_version_id)
+VALUES (?, ?, ?, ?, ?, ?, ?);
+
+-- name: update_latest_entities
+-- What commit :commit_id wrote becomes current. In the order of the keys, as they were inserted,
+-- so that neighbouring rows are written together.
+INSERT INTO entity_latest(entity_type, entity_key, commit_id, schema_version_id, fields)
+SELECT entity_type, entity_key, commit_id, schema_version_id, jsonb(fields_json)
+  FROM entity_history WHERE commit_id = :commit_id AND fields_json <> 'null' ORDER BY id
+    ON CONFLICT DO UPDATE SET commit_id = excluded.commit_id, fields = excluded.fields,
+                              schema_version_id = excluded.schema_version_id;
+
+-- name: update_latest_relations
+INSERT INTO relation_latest(relation_type, left_key, right_key, instance_key, commit_id,
+                            schema_version_id, fields)
+SELECT relation_type, left_key, right_key, instance_key, commit_id, schema_version_id,
+       jsonb(fields_json)
+  FROM relation_history WHERE commit_id = :commit_id AND fields_json <> 'null' ORDER BY id
+    ON CONFLICT DO UPDATE SET commit_id = excluded.commit_id, fields = excluded.fields,
+                              schema_version_id = excluded.schema_version_id;
+
+-- name: delete_latest_entities
+DELETE FROM entity_latest WHERE (entity_type, entity_key) IN (
+    SELECT entity_type, entity_key FROM entity_history
+     WHERE commit_id = :commit_id AND fields_json = 'null');
+
+-- name: delete_latest_relations
+DELETE FROM relation_latest WHERE (relation_type, left_key, right_key, instance_key) IN (
+    SELECT relation_type, left_key, right_key, instance_key FROM relation_history
+     WHERE commit_id = :commit_id AND fields_json = 'null');
+
+-- name: list_commits
+SELECT id, created_at, metadata_json FROM commits WHERE id > :since ORDER BY id DESC LIMIT :limit;
+
+-- name: get_commit
+SELECT id, created_at, metadata_json FROM commits WHERE id = :id;
+
+-- name: entity_changes
+-- Every entity with a version after :first, up to :last, as it was at both.
+-- Costs what changed, not what is stored.
+WITH touched AS (
+    SELECT DISTINCT entity_type, entity_key FROM entity_history
+     WHERE commit_id > :first AND commit_id <= :last)
+SELECT t.entity_type, t.entity_key, a.fields_json, b.fields_json,
+       a.schema_version_id, b.schema_version_id
+  FROM touched AS t
+  LEFT JOIN entity_history AS a ON a.id = (
+       SELECT h.id FROM entity_history AS h
+        WHERE h.entity_type = t.entity_type AND h.entity_key = t.entity_key
+          AND h.commit_id <= :first ORDER BY h.commit_id DESC LIMIT 1)
+  LEFT JOIN entity_history AS b ON b.id = (
+       SELECT h.id FROM entity_history AS h
+        WHERE h.entity_type = t.entity_type AND h.entity_key = t.entity_key
+          AND h.commit_id <= :last ORDER BY h.commit_id DESC LIMIT 1)
+ ORDER BY t.entity_type, t.entity_key;
+
+-- name: relation_changes
+WITH touched AS (
+    SELECT DISTINCT relation_type, left_key, right_key, instance_key FROM relation_history
+     WHERE commit_id > :first AND commit_id <= :last)
+SELECT t.relation_type, t.left_key, t.right_key, t.instance_key, a.fields_json, b.fields_json,
+       a.schema_version_id, b.schema_version_id
+  FROM touched AS t
+  LEFT JOIN relation_history AS a ON a.id = (
+       SELECT h.id FROM relation_history AS h
+        WHERE h.relation_type = t.relation_type AND h.left_key = t.left_key
+          AND h.right_key = t.right_key AND h.instance_key = t.instance_key
+          AND h.commit_id <= :first ORDER BY h.commit_id DESC LIMIT 1)
+  LEFT JOIN relation_history AS b ON b.id = (
+       SELECT h.id FROM relation_history AS h
+        WHERE h.relation_type = t.relation_type AND h.left_key = t.left_key
+          AND h.right_key = t.right_key AND h.instance_key = t.instance_key
+          AND h.commit_id <= :last ORDER BY h.commit_id DESC LIMIT 1)
+ ORDER BY t.relation_type, t.left_key, t.right_key, t.instance_key;

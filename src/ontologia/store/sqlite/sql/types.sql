@@ -1,0 +1,28 @@
+-- name: current_types
+-- The current version of those of the types in the JSON list :keys ([kind, name] each) that are
+-- registered.
+SELECT v.type_kind, v.type_name, v.schema_version_id, v.schema_json, v.schema_hash
+  FROM json_each(:keys) AS k
+ CROSS JOIN schema_versions AS v ON v.id = (
+       SELECT id FROM schema_versions
+        WHERE type_kind = k.value ->> 0 AND type_name = k.value ->> 1
+        ORDER BY schema_version_id DESC LIMIT 1);
+
+-- name: list_versions
+SELECT type_kind, type_name, schema_version_id, schema_json, schema_hash
+  FROM schema_versions WHERE type_kind = :kind AND type_name = :name ORDER BY schema_version_id;
+
+-- name: set_current
+INSERT INTO schema_registry(type_kind, type_name, schema_json) VALUES (:kind, :name, :schema_json)
+    ON CONFLICT DO UPDATE SET schema_json = excluded.schema_json;
+
+-- name: insert_version
+INSERT INTO schema_versions(type_kind, type_name, schema_version_id, schema_json, schema_hash,
+                            created_at, runtime_id, reason)
+VALUES (:kind, :name, :version, :schema_json, :schema_hash, :created_at, :runtime_id, :reason);
+
+-- name: count_versions
+SELECT COUNT(*) FROM schema_versions;
+
+-- name: list_registry
+SELECT type_kind, type_name, schema_json FROM schema_registry ORDER BY type_kind, type_name;

@@ -1,0 +1,197 @@
+"""The store on SQLite, put together."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator
+from contextlib import AbstractContextManager, contextmanager
+from datetime import datetime
+from random import Random
+from typing import Any
+
+from ontologia import codec
+from ontologia.clock import Clock, from_text, to_text
+from ontologia.config import OntologiaConfig
+from ontologia.errors import LockContentionError
+from ontologia.query.question import Question
+from ontologia.store.named import statements
+from ontologia.store.rows import (
+    TOMBSTONE,
+    CommitRow,
+    PathRow,
+    RawChange,
+    RelationRow,
+    StoredType,
+    Version,
+)
+from ontologia.store.sqlite import answers
+from ontologia.store.sqlite.database import Database
+from ontologia.store.sqlite.indexes import create_index
+from ontologia.store.sqlite.layout import prepare
+from ontologia.store.sqlite.locks import STEP, WriteLease
+from ontologia.store.sqlite.transaction import SQLiteReader, SQLiteTransaction
+
+_PACKAGE = "ontologia.store.sqlite"
+_STATE = statements(_PACKAGE, "state.sql")
+_TYPES = statements(_PACKAGE, "types.sql")
+_SESSIONS = statements(_PACKAGE, "sessions.sql")
+
+
+class SQLiteStore:
+    """One SQLite file as a store; `store.protocol.Store` says what each method promises."""
+
+    def __init__(
+        self, uri: str, path: str, config: OntologiaConfig, clock: Clock, random: Random
+    ) -> None:
+        self.uri = uri
+        self._config = config
+        self._clock = clock
+        self._database = Database(path, random=random, timeout_ms=config.lock_timeout_ms)
+        self._lease = WriteLease(self._database, clock, config.lock_lease_ms)
+        self._indexed: set[tuple[str, str, str]] = set()
+        self._index_lock = threading.Lock()
+        try:
+            prepare(self._database, clock)
+        except BaseException:
+            self._database.close()
+            raise
+
+    def close(self) -> None:
+        self._database.close()
+
+    # -- transactions -----------------------------------------------------------------------
+
+    @contextmanager
+    def read(self) -> Generator[SQLiteReader]:
+        with self._database.read() as tx:
+            yield SQLiteReader(tx)
+
+    @contextmanager
+    def write(
+        self, *, owner_id: str | None = None, timeout_ms: int | None = None, durable: bool = True
+    ) -> Generator[SQLiteTransaction]:
+        limit = self._config.lock_timeout_ms if timeout_ms is None else timeout_ms
+        started = self._clock.monotonic()
+        while True:
+            with self._database.write(timeout_ms=limit, durable=durable) as tx:
+                transaction = SQLiteTransaction(tx, self._clock)
+                holder = transaction.lock_holder(owner_id or "")
+                if holder is None:
+                    yield transaction
+                    return
+            waited = (self._clock.monotonic() - started) * 1000
+            if waited >= limit:
+                raise LockContentionError(holder, waited)
+            self._clock.sleep(STEP)
+
+    def long_write(
+        self, owner_id: str, *, timeout_ms: int | None = None
+    ) -> AbstractContextManager[None]:
+        limit = self._config.migration_lock_timeout_ms if timeout_ms is None else timeout_ms
+        return self._lease.held(owner_id, limit)
+
+    # -- questions --------------------------------------------------------------------------
+
+    def query_entities(self, question: Question) -> list[Version]:
+        with self._database.statement() as tx:
+            return answers.entities(tx, question)
+
+    def query_relations(self, question: Question) -> list[RelationRow]:
+        with self._database.statement() as tx:
+            return answers.relations(tx, question)
+
+    def query_paths(self, question: Question) -> list[PathRow]:
+        with self._database.statement() as tx:
+            return answers.paths(tx, question)
+
+    def aggregate_entities(self, question: Question) -> list[tuple[Any, ...]]:
+        with self._database.statement() as tx:
+            return answers.groups(tx, question)
+
+    aggregate_relations = aggregate_entities
+
+    # -- commits ----------------------------------------------------------------------------
+
+    def get_head_commit_id(self) -> int | None:
+        with self._database.statement() as tx:
+            return SQLiteReader(tx).head() or None
+
+    def list_commits(self, *, limit: int, since: int | None = None) -> list[CommitRow]:
+        with self._database.statement() as tx:
+            rows = tx.all(_STATE["list_commits"], {"limit": limit, "since": since or 0})
+        return [_commit(row) for row in rows]
+
+    def get_commit(self, commit_id: int) -> CommitRow | None:
+        with self._database.statement() as tx:
+            row = tx.one(_STATE["get_commit"], {"id": commit_id})
+        return None if row is None else _commit(row)
+
+    def changes_between(self, first: int, last: int) -> list[RawChange]:
+        span = {"first": first, "last": last}
+        with self._database.read() as tx:
+            entities = tx.all(_STATE["entity_changes"], span)
+            relations = tx.all(_STATE["relation_changes"], span)
+        changes = [_change("entity", row, row[1:2]) for row in entities]
+        return changes + [_change("relation", row, row[1:4]) for row in relations]
+
+    # -- types ------------------------------------------------------------------------------
+
+    def get_current_schema_version(self, kind: str, type_name: str) -> dict[str, Any] | None:
+        with self._database.statement() as tx:
+            found = SQLiteReader(tx).current_types([(kind, type_name)]).get((kind, type_name))
+        if found is None:
+            return None
+        return {
+            "type_kind": found.kind,
+            "type_name": found.name,
+            "schema_version_id": found.version,
+            "schema_json": found.schema_json,
+            "schema_hash": found.schema_hash,
+        }
+
+    def list_schema_versions(self, kind: str, type_name: str) -> list[StoredType]:
+        with self._database.statement() as tx:
+            rows = tx.all(_TYPES["list_versions"], {"kind": kind, "name": type_name})
+        return [StoredType(*row) for row in rows]
+
+    def ensure_index(self, kind: str, type_name: str, field: str, value_kind: str) -> None:
+        with self._index_lock:
+            if (kind, type_name, field) not in self._indexed:
+                create_index(self._database, kind, type_name, field, value_kind)
+                self._indexed.add((kind, type_name, field))
+
+    # -- sessions ---------------------------------------------------------------------------
+
+    def register_session(self, session_id: str, namespace: str, metadata: dict[str, Any]) -> None:
+        with self._database.write(durable=False) as tx:
+            tx.run(
+                _SESSIONS["register_session"],
+                {
+                    "session_id": session_id,
+                    "namespace": namespace,
+                    "now": to_text(self._clock.now()),
+                    "metadata": codec.encode(metadata, where="instance_metadata"),
+                },
+            )
+
+    def end_session(self, session_id: str, now: datetime) -> None:
+        with self._database.write(durable=False) as tx:
+            tx.run(_SESSIONS["end_session"], {"session_id": session_id, "now": to_text(now)})
+
+
+def _commit(row: tuple[int, str, str | None]) -> CommitRow:
+    number, created_at, metadata = row
+    return CommitRow(number, from_text(created_at), codec.decode(metadata) if metadata else {})
+
+
+def _change(kind: str, row: Any, key: tuple[str, ...]) -> RawChange:
+    before, after, before_version, after_version = row[-4:]
+    return RawChange(
+        kind,
+        row[0],
+        key,
+        None if before == TOMBSTONE else before,
+        None if after == TOMBSTONE else after,
+        before_version,
+        after_version,
+    )

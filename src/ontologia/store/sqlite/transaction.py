@@ -1,0 +1,171 @@
+"""What can be read and written within one transaction: state, types, and the lease.
+
+The PostgreSQL twin has the same statements under the same names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from ontologia import codec
+from ontologia.clock import Clock, to_text
+from ontologia.errors import LockLostError
+from ontologia.schema.typespec import schema_hash
+from ontologia.store.named import statements
+from ontologia.store.rows import (
+    TOMBSTONE,
+    Batch,
+    ObjectKey,
+    RawChange,
+    StoredType,
+    TypeKey,
+)
+from ontologia.store.sqlite.database import Tx
+
+_PACKAGE = "ontologia.store.sqlite"
+_STATE = statements(_PACKAGE, "state.sql")
+_TYPES = statements(_PACKAGE, "types.sql")
+_LOCKS = statements(_PACKAGE, "locks.sql")
+_CHUNK = 10_000
+
+
+class SQLiteReader:
+    """One snapshot."""
+
+    def __init__(self, tx: Tx) -> None:
+        self._tx = tx
+
+    def head(self) -> int:
+        return self._tx.one(_STATE["head"])[0] or 0
+
+    def delta(self, batch: Batch) -> list[RawChange]:
+        changes: list[RawChange] = []
+        for (kind, type_name), wanted in batch.items():
+            # In the order of the keys: neighbours are read, and later written, together.
+            ordered = sorted(wanted)
+            for keys in _chunks(ordered):
+                current = self._current(kind, type_name, keys)
+                for key in keys:
+                    before, version = current.get(key, (None, None))
+                    after = wanted[key]
+                    if before != after:
+                        changes.append(
+                            RawChange(kind, type_name, key, before, after, version, None)
+                        )
+        return changes
+
+    def _current(
+        self, kind: str, type_name: str, keys: Sequence[ObjectKey]
+    ) -> dict[ObjectKey, tuple[str, int | None]]:
+        if kind == "entity":
+            listed = codec.encode_checked([key for (key,) in keys])
+            rows = self._tx.all(_STATE["current_entities"], {"type": type_name, "keys": listed})
+            return {(key,): (fields, version) for key, fields, version in rows}
+        listed = codec.encode_checked([list(key) for key in keys])
+        rows = self._tx.all(_STATE["current_relations"], {"type": type_name, "keys": listed})
+        return {row[:3]: (row[3], row[4]) for row in rows}
+
+    def current_types(self, keys: Iterable[TypeKey]) -> dict[TypeKey, StoredType]:
+        listed = codec.encode_checked([list(key) for key in keys])
+        rows = self._tx.all(_TYPES["current_types"], {"keys": listed})
+        return {(row[0], row[1]): StoredType(*row) for row in rows}
+
+
+class SQLiteTransaction(SQLiteReader):
+    """One write transaction."""
+
+    def __init__(self, tx: Tx, clock: Clock) -> None:
+        super().__init__(tx)
+        self._clock = clock
+
+    def register_type(
+        self, kind: str, name: str, schema_json: str, *, runtime_id: str, reason: str
+    ) -> StoredType:
+        known = self.current_types([(kind, name)]).get((kind, name))
+        stored = StoredType(
+            kind, name, known.version + 1 if known else 1, schema_json, schema_hash(schema_json)
+        )
+        self._tx.run(
+            _TYPES["set_current"], {"kind": kind, "name": name, "schema_json": schema_json}
+        )
+        self._tx.run(
+            _TYPES["insert_version"],
+            {
+                "kind": kind,
+                "name": name,
+                "version": stored.version,
+                "schema_json": schema_json,
+                "schema_hash": stored.schema_hash,
+                "created_at": to_text(self._clock.now()),
+                "runtime_id": runtime_id,
+                "reason": reason,
+            },
+        )
+        return stored
+
+    def write_commit(
+        self,
+        changes: Sequence[RawChange],
+        *,
+        metadata: dict[str, Any],
+        versions: dict[TypeKey, int],
+    ) -> int:
+        self._tx.run(
+            _STATE["insert_commit"],
+            {
+                "created_at": to_text(self._clock.now()),
+                "metadata_json": codec.encode(metadata, where="commit metadata"),
+            },
+        )
+        commit_id = self._tx.last_id()
+        for kind, plural in (("entity", "entities"), ("relation", "relations")):
+            rows = [
+                (c.type_name, *c.key, TOMBSTONE if c.after is None else c.after, commit_id,
+                 versions[kind, c.type_name])
+                for c in changes
+                if c.kind == kind
+            ]  # fmt: skip
+            if not rows:
+                continue
+            self._tx.many(_STATE[f"insert_{kind}_version"], rows)
+            self._tx.run(_STATE[f"update_latest_{plural}"], {"commit_id": commit_id})
+            if any(c.after is None for c in changes if c.kind == kind):
+                self._tx.run(_STATE[f"delete_latest_{plural}"], {"commit_id": commit_id})
+        return commit_id
+
+    # -- the lease on long writes -------------------------------------------------------------
+
+    def lock_holder(self, owner_id: str) -> str | None:
+        """Whoever else holds the lease at this moment."""
+        row = self._tx.one(_LOCKS["holder"], self._lock_params(owner_id))
+        return None if row is None else row[0]
+
+    def take_lock(self, owner_id: str, expires_at: str) -> None:
+        """Write the lease, instead of one that expired."""
+        self._tx.run(_LOCKS["remove_expired"], {"now": to_text(self._clock.now())})
+        params = self._lock_params(owner_id)
+        self._tx.run(_LOCKS["acquire"], {**params, "expires_at": expires_at})
+
+    def renew_lock(self, owner_id: str, expires_at: str) -> bool:
+        """Extend the lease; whether it was still held."""
+        params = self._lock_params(owner_id)
+        return self._tx.run(_LOCKS["renew"], {**params, "expires_at": expires_at}) == 1
+
+    def release_lock(self, owner_id: str) -> bool:
+        """Give up the lease; whether it was held by this owner."""
+        return self._tx.run(_LOCKS["release"], {"owner_id": owner_id}) == 1
+
+    def verify_lock(self, owner_id: str) -> None:
+        if self._tx.one(_LOCKS["owned"], self._lock_params(owner_id)) is None:
+            raise LockLostError("ontology_write", owner_id)
+
+    def _lock_params(self, owner_id: str) -> dict[str, str]:
+        return {"owner_id": owner_id, "now": to_text(self._clock.now())}
+
+
+def _chunks(keys: Sequence[ObjectKey]) -> Iterator[list[ObjectKey]]:
+    rest = iter(keys)
+    while chunk := list(islice(rest, _CHUNK)):
+        yield chunk
