@@ -39,11 +39,11 @@ def encode_checked(value: Any, *, where: str = "value") -> str:
     try:
         data = orjson.dumps(value, option=_CANONICAL)
     except (orjson.JSONEncodeError, RecursionError) as error:
-        check(value, where)
+        _find_fault(value, where, 0)
         raise InvalidValueError(f"{where}: {error}") from error
     # This may be text that only looks like an escaped U+0000: rare enough to look again.
     if b"\\u0000" in data:
-        check(value, where)
+        _find_fault(value, where, 0)
     return data.decode()
 
 
@@ -55,34 +55,54 @@ def decode(text: str | bytes) -> Any:
         raise InvalidValueError(f"not JSON: {error}") from error
 
 
-def check(value: Any, where: str = "value", depth: int = 0) -> None:
+def check(value: Any, where: object = "value") -> None:
     """Raise InvalidValueError, naming the place, unless `value` is JSON that every store keeps."""
+    if type(value) is str:
+        _check_text(value, where)
+    elif not storable(value):
+        _find_fault(value, str(where), 0)
+
+
+def storable(value: Any, depth: int = 0) -> bool:
+    """Whether `value` is JSON that every store keeps, but for its text, which the codec looks at."""
     kind = type(value)
-    if value is None or kind is bool:
-        return
+    if kind is str or value is None or kind is bool:
+        return True
+    if kind is int:
+        return bool(_INT_MIN <= value <= _INT_MAX)
+    if kind is float:
+        return math.isfinite(value)
+    if depth >= MAX_DEPTH:
+        return False
+    if kind is dict:
+        return all(type(k) is str and storable(v, depth + 1) for k, v in value.items())
+    return kind is list and all(storable(item, depth + 1) for item in value)
+
+
+def _find_fault(value: Any, where: str, depth: int) -> None:
+    """Go through a value that is not storable, or whose text is not, and say where it is wrong."""
+    kind = type(value)
     if kind is str:
         _check_text(value, where)
-    elif kind is int:
-        if not _INT_MIN <= value <= _INT_MAX:
-            raise InvalidValueError(f"{where}: {value} does not fit in 64 bits")
-    elif kind is float:
-        if not math.isfinite(value):
-            raise InvalidValueError(f"{where}: {value} is not a JSON number")
+    elif kind is int and not _INT_MIN <= value <= _INT_MAX:
+        raise InvalidValueError(f"{where}: {value} does not fit in 64 bits")
+    elif kind is float and not math.isfinite(value):
+        raise InvalidValueError(f"{where}: {value} is not a JSON number")
     elif kind is dict or kind is list:
         if depth >= MAX_DEPTH:
             raise InvalidValueError(f"{where}: nested deeper than {MAX_DEPTH} levels")
-        _check_parts(value, where, depth)
-    else:
+        _find_in_parts(value, where, depth)
+    elif value is not None and kind not in (bool, int, float):
         raise InvalidValueError(
             f"{where}: {kind.__name__} is not JSON",
             hint="Give the field this type, so that it is converted both ways, or convert it first.",
         )
 
 
-def _check_parts(value: dict[Any, Any] | list[Any], where: str, depth: int) -> None:
+def _find_in_parts(value: dict[Any, Any] | list[Any], where: str, depth: int) -> None:
     if isinstance(value, list):
         for index, item in enumerate(value):
-            check(item, f"{where}[{index}]", depth + 1)
+            _find_fault(item, f"{where}[{index}]", depth + 1)
         return
     for key, item in value.items():
         if type(key) is not str:
@@ -90,10 +110,10 @@ def _check_parts(value: dict[Any, Any] | list[Any], where: str, depth: int) -> N
                 f"{where}: key {key!r} is {type(key).__name__}; JSON keys are text"
             )
         _check_text(key, f"{where} key")
-        check(item, f"{where}.{key}", depth + 1)
+        _find_fault(item, f"{where}.{key}", depth + 1)
 
 
-def _check_text(value: str, where: str) -> None:
+def _check_text(value: str, where: object) -> None:
     if "\0" in value:
         raise InvalidValueError(f"{where}: text holds U+0000, which not every database can keep")
     try:

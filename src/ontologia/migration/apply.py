@@ -24,7 +24,7 @@ from ontologia.schema.diff import TypeDiff
 from ontologia.schema.registry import Registry
 from ontologia.schema.shape import Shape
 from ontologia.store.protocol import Store
-from ontologia.store.rows import RawChange, TypeKey, Version
+from ontologia.store.rows import ObjectKey, RawChange, TypeKey
 
 
 class Migration:
@@ -105,18 +105,17 @@ class Migration:
             return []
         chain = self._versions.chain(shape, diff.from_version, diff.from_version + 1)
         changes: list[RawChange] = []
-        for row in rows:
-            values = upgrade(shape, chain, row.key, decode_fields(row.fields))
-            changes.append(
-                RawChange(shape.kind, shape.name, row.key, row.fields, shape.dump(values))
-            )
+        for key, fields in rows:
+            values = upgrade(shape, chain, key, decode_fields(fields))
+            changes.append(RawChange(shape.kind, shape.name, key, fields, shape.dump(values)))
         return changes
 
-    def _current(self, shape: Shape) -> list[Version]:
+    def _current(self, shape: Shape) -> list[tuple[ObjectKey, str]]:
         question = Question(shape)
         if shape.kind == "entity":
-            return self._store.query_entities(question)
-        return [row.version for row in self._store.query_relations(question)]
+            return [((row[0],), row[1]) for row in self._store.query_entities(question)]
+        relations = self._store.query_relations(question)
+        return [(row.version.key, row.version.fields) for row in relations]
 
     def _count(self, shape: Shape) -> int:
         question = Question(shape, aggregates=(("n", count()),))

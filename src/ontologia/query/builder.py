@@ -8,7 +8,6 @@ session.query().entities(Customer).via(Owns).via(MadeBy).collect()
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
 from ontologia.errors import QueryError, QueryTypeError
@@ -68,7 +67,7 @@ class _Filtered:
         self._question = question
 
     def _with(self, **changes: Any) -> Self:
-        return type(self)(self._answers, replace(self._question, **changes))
+        return type(self)(self._answers, self._question._replace(**changes))
 
     def where(self, *conditions: Condition) -> Self:
         """Only what satisfies every condition."""
@@ -131,7 +130,7 @@ class _Collectable(_Filtered, Generic[T]):
             if not isinstance(field, Expr) or field._path.each is not None:
                 raise QueryTypeError(f"group_by takes fields like Customer.tier, got {field!r}")
             check_path(field._path, self._question, "group_by")
-        return GroupedQuery(self._answers, replace(self._question, group_by=fields))
+        return GroupedQuery(self._answers, self._question._replace(group_by=fields))
 
     def agg(self, **named: Aggregate) -> list[dict[str, Any]]:
         """Several aggregates over everything at once: one dict, by the names given to them."""
@@ -256,11 +255,11 @@ class GroupedQuery:
                 check_path(aggregate.path, self._question, aggregate.function)
             if aggregate.condition is not None:
                 check_condition(aggregate.condition, self._question)
-        question = replace(self._question, aggregates=tuple(named.items()))
+        question = self._question._replace(aggregates=tuple(named.items()))
         return self._answers.groups(question)
 
     def _with(self, **changes: Any) -> GroupedQuery:
-        return GroupedQuery(self._answers, replace(self._question, **changes))
+        return GroupedQuery(self._answers, self._question._replace(**changes))
 
 
 def _whole(what: str, value: object) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, TypeVar
 
@@ -116,7 +116,7 @@ def _leaf(item: Item, path: Path, test: Callable[[Any], bool | None]) -> bool | 
         return None
     if path.each is None:
         return test(value_at(item, path))
-    listed = value_at(item, replace(path, each=None))
+    listed = value_at(item, path._replace(each=None))
     if not isinstance(listed, list):
         return False
     return any(test(_walk(e, path.each)) is True for e in listed if isinstance(e, dict))

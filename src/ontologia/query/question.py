@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from ontologia.query.aggregates import Aggregate, GroupCondition, GroupOrder
 from ontologia.schema.expression import And, Condition, Expr, Not, Or, Order, Path
@@ -30,8 +30,7 @@ class Hop:
         return "right" if self.direction == "forward" else "left"
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(NamedTuple):
     """What is asked for, of which state, in which order."""
 
     shape: Shape

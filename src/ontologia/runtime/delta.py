@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -99,8 +99,7 @@ class DeltaMaker:
         shape = self._registry.find(raw.kind, raw.type_name)
         if shape is None:
             return fields
-        load: Callable[..., dict[str, Any]] | None = None
-        if version is not None:
-            load = self._versions.loader(shape, version)
-        typed = load(raw.key, fields) if load else shape.load(fields)
+        # What is only wanted has no version yet: it is the program's own.
+        load = self._versions.loader(shape, version) if version is not None else None
+        typed = load(raw.key, fields) if load else shape.decode(fields)
         return {name: typed[name] for name in shape.stored if name in typed}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from itertools import groupby
 from typing import Any
 
 from ontologia.errors import DefinitionError, InvalidValueError
@@ -33,10 +34,11 @@ class Intents:
     def add(self, objects: object, *, delete: bool = False) -> None:
         """Queue one object or an iterable of them: all of them, or none if one is wrong."""
         queued: Batch = {}
-        for obj in _each(objects):
-            shape = self._registry.add(type(obj))
-            fields = None if delete else shape.dump(obj.__dict__)
-            queued.setdefault((shape.kind, shape.name), {})[object_key(obj, shape)] = fields
+        for cls, group in groupby(_each(objects), type):
+            shape = self._registry.add(cls)
+            wanted = queued.setdefault((shape.kind, shape.name), {})
+            for obj in group:
+                wanted[object_key(obj, shape)] = None if delete else shape.dump(obj.__dict__)
         with self._lock:
             self._merge(queued)
 
@@ -54,12 +56,16 @@ class Intents:
 
     def _merge(self, newer: Batch) -> None:
         for type_key, wanted in newer.items():
-            self._batch.setdefault(type_key, {}).update(wanted)
+            known = self._batch.setdefault(type_key, wanted)
+            if known is not wanted:
+                known.update(wanted)
 
 
 def object_key(obj: Any, shape: Shape) -> ObjectKey:
     """The key columns of an object."""
     values = obj.__dict__
+    if shape.keys_are_text:
+        return (values[shape.key],)
     if shape.key is not None:
         return (shape.key_text(values[shape.key]),)
     return (values["left_key"], values["right_key"], instance_key_of(obj))

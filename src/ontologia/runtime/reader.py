@@ -18,7 +18,7 @@ from ontologia.schema.fieldtype import FieldType
 from ontologia.schema.registry import Registry
 from ontologia.schema.shape import Shape
 from ontologia.store.protocol import Store
-from ontologia.store.rows import EndRow, ObjectKey, PathRow, RelationRow, Version
+from ontologia.store.rows import EndRow, EntityRow, ObjectKey, PathRow, RelationRow, Version
 
 _set_values = object.__setattr__
 _set_origin = SchemaObject._origin.__set__  # type: ignore[attr-defined]  # pyright: ignore
@@ -74,22 +74,22 @@ class Reader:
 
     # -- rows to objects --------------------------------------------------------------------------
 
-    def _entities(self, shape: Shape, rows: Iterable[Version]) -> list[Any]:
+    def _entities(self, shape: Shape, rows: Iterable[EntityRow]) -> list[Any]:
         """The hot loop: what is read was validated when it was written, and is not again."""
-        cls, new, loads, load = shape.cls, shape.cls.__new__, orjson.loads, shape.load
-        direct, plain = _NEVER, not shape.decoders
+        cls, new, loads = shape.cls, shape.cls.__new__, orjson.loads
+        decode = shape.decode if shape.decoders else None
+        fitting: int | None = -1  # the version the class itself has; no row's version is -1
         made: list[Any] = []
         for key, text, commit_id, version, deleted in rows:
             fields = loads(text)
-            if version is not direct:
+            if version != fitting:
                 loader = self._versions.loader(shape, version)
                 if loader is not None:
-                    fields = loader(key, fields)
+                    fields = loader((key,), fields)
                 else:
-                    direct = version if version is not None and version < 256 else _NEVER
-                    load(fields)
-            elif not plain:
-                load(fields)
+                    fitting = version
+            if version == fitting and decode is not None:
+                decode(fields)
             obj = new(cls)
             _set_values(obj, "__dict__", fields)
             _set_origin(obj, (commit_id, deleted))
@@ -117,12 +117,13 @@ class Reader:
 
     def _paths(self, question: Question, rows: Iterable[PathRow]) -> list[Path[Any]]:
         all_ends = [_Ends(self, hop.relation) for hop in question.hops]
-        sources: dict[ObjectKey, Any] = {}
+        sources: dict[str, Any] = {}
         made: list[Path[Any]] = []
         for row in rows:
-            if row.source.key not in sources:
-                sources[row.source.key] = self._entities(question.shape, [row.source])[0]
-            near = EndRow(row.source.fields, row.source.commit_id, row.source.schema_version)
+            source = row.source[0]
+            if source not in sources:
+                [sources[source]] = self._entities(question.shape, [row.source])
+            near = EndRow(*row.source[1:4])
             relations: list[Any] = []
             for hop, ends, (version, far) in zip(question.hops, all_ends, row.steps, strict=True):
                 left_first = hop.near == "left"
@@ -130,22 +131,21 @@ class Reader:
                 ends.add(hop.far, version.key[1 if left_first else 0], far)
                 relations.append(self._relation(hop.relation, version, ends))
                 near = far
-            made.append(Path(sources[row.source.key], tuple(relations)))
+            made.append(Path(sources[source], tuple(relations)))
         return made
 
     def end(self, shape: Shape, key: str, row: EndRow) -> Any:
         """The entity at a relation's end; None if nothing stands there."""
         if row.fields is None or row.commit_id is None:
             return None
-        version = Version((key,), row.fields, row.commit_id, row.schema_version)
-        return self._entities(shape, [version])[0]
+        return self._entities(shape, [(key, row.fields, row.commit_id, row.schema_version, 0)])[0]
 
     def _fields(
         self, shape: Shape, key: ObjectKey, text: str, version: int | None
     ) -> dict[str, Any]:
         fields: dict[str, Any] = orjson.loads(text)
         loader = self._versions.loader(shape, version)
-        return loader(key, fields) if loader is not None else shape.load(fields)
+        return loader(key, fields) if loader is not None else shape.decode(fields)
 
     # -- the past, across a change of schema --------------------------------------------------------
 
@@ -197,6 +197,9 @@ class Reader:
         return found
 
     def _register(self, question: Question) -> None:
+        shape = question.shape
+        if self._registry.find(shape.kind, shape.name) is shape and not question.hops:
+            return
         for shape in _shapes(question):
             self._registry.add(shape.cls)
 
@@ -219,13 +222,6 @@ class _Ends:
             shape = self._relation.end(side)
             self._made[place] = self._reader.end(shape, key, self._rows[place])
         return self._made[place]
-
-
-class _Never:
-    """Equal to no version number."""
-
-
-_NEVER: Any = _Never()
 
 
 def _shapes(question: Question) -> list[Shape]:

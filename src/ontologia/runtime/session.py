@@ -7,6 +7,7 @@ with Session("shop.db", entity_types=[Customer]) as session:
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import socket
@@ -21,6 +22,7 @@ from ontologia.config import OntologiaConfig
 from ontologia.errors import (
     BatchSizeExceededError,
     HeadMismatchError,
+    OntologiaError,
     QueryError,
     SchemaOutdatedError,
     SessionClosedError,
@@ -37,8 +39,11 @@ from ontologia.runtime.reader import Reader
 from ontologia.schema.entity import Entity
 from ontologia.schema.registry import Registry
 from ontologia.schema.relation import Relation
+from ontologia.schema.shape import Shape
 from ontologia.store.open import open_store
 from ontologia.store.rows import Batch, CommitRow, RawChange
+
+log = logging.getLogger(__name__)
 
 
 class Session:
@@ -71,6 +76,7 @@ class Session:
         self._closed = False
         self._commit_lock = threading.RLock()
         self._registry = Registry()
+        self._indexed: set[Shape] = set()
         self._intents = Intents(self._registry)
         shapes = [self._registry.add(cls, "entity") for cls in entity_types or ()]
         shapes += [self._registry.add(cls, "relation") for cls in relation_types or ()]
@@ -292,11 +298,16 @@ class Session:
         return result
 
     def _make_indexes(self) -> None:
+        """Make the indexes of types that came since the last time."""
         for shape in self._registry:
+            if shape in self._indexed:
+                continue
             for name, field in shape.fields.items():
-                if field.index and name != shape.key:
+                # The keys are indexed as it is.
+                if field.index and name not in (shape.key, shape.instance_key):
                     kind = shape.types[name].kind
                     self._store.ensure_index(shape.kind, shape.name, name, kind)
+            self._indexed.add(shape)
 
     # -- the end ----------------------------------------------------------------------------
 
@@ -308,6 +319,9 @@ class Session:
             self._closed = True
         try:
             self._store.end_session(self.session_id, self._clock.now())
+        except OntologiaError as error:
+            # Only a courtesy to those who list sessions, and no reason to fail at the very end.
+            log.info("the end of session %s was not written down: %s", self.session_id, error)
         finally:
             self._store.close()
 

@@ -36,7 +36,7 @@ def diff_specs(stored: TypeSpec, current: TypeSpec, from_version: int) -> TypeDi
     added = tuple(sorted(current.fields.keys() - stored.fields.keys()))
     removed = tuple(sorted(stored.fields.keys() - current.fields.keys()))
     changed = [
-        (name, stored.fields[name].get("type"), current.fields[name].get("type"))
+        (name, _type(stored.fields[name]), _type(current.fields[name]))
         for name in sorted(stored.fields.keys() & current.fields.keys())
         if stored.fields[name] != current.fields[name]
     ]
@@ -47,6 +47,11 @@ def diff_specs(stored: TypeSpec, current: TypeSpec, from_version: int) -> TypeDi
     if not (added or removed or changed):
         return None
     return TypeDiff(current.kind, current.name, from_version, added, removed, tuple(changed))
+
+
+def _type(described: Any) -> Any:
+    """The type in a field's description; one that was stored by something else is shown as it is."""
+    return described.get("type") if isinstance(described, dict) else described
 
 
 def serialize_diff(diff: TypeDiff) -> dict[str, Any]:

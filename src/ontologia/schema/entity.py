@@ -23,4 +23,4 @@ class Entity(SchemaObject):
         commit_id, deleted = self._read_from()
         shape = type(self).__shape__
         key = shape.key_text(self.__dict__[shape.key or ""])
-        return Meta(shape.name, commit_id, key=key, deleted=deleted)
+        return Meta(shape.name, commit_id, key=key, deleted=bool(deleted))

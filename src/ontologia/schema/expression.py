@@ -8,8 +8,8 @@ a comparison with a missing or null value is neither true nor false, so neither 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Any, Generic, Literal, NoReturn, TypeAlias, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, NamedTuple, NoReturn, TypeAlias, TypeVar
 
 from ontologia.errors import QueryError, QueryTypeError
 from ontologia.schema.fieldtype import ANY, FieldType, Kind
@@ -24,8 +24,7 @@ Step: TypeAlias = str | int
 MAX_STEPS = 50
 
 
-@dataclass(frozen=True, slots=True)
-class Path:
+class Path(NamedTuple):
     """Where a value is found, from the object that is asked for."""
 
     owner: str
@@ -217,20 +216,20 @@ class Expr(Generic[T]):
     def any_path(self, dotted: str) -> Expr[Any]:
         """True when at least one object in this list has a value at `dotted` that fits."""
         self._need_json("any_path")
-        path = replace(self._path, kind="json", each=_split(dotted, self._path.label))
+        path = self._path._replace(kind="json", each=_split(dotted, self._path.label))
         return Expr(path, ANY)
 
     def __repr__(self) -> str:
-        return f"<{self._path.label}>"
+        return self._path.label
 
     def _inside(self, steps: tuple[Step, ...]) -> Expr[Any]:
         self._need_json("a path inside it")
         if self._path.each is not None:
-            return Expr(replace(self._path, each=self._path.each + steps), ANY)
+            return Expr(self._path._replace(each=self._path.each + steps), ANY)
         every = self._path.steps + steps
         if len(every) > MAX_STEPS:
             raise QueryError(f"{self._path.label}: a path has at most {MAX_STEPS} steps")
-        return Expr(replace(self._path, kind="json", steps=every), ANY)
+        return Expr(self._path._replace(kind="json", steps=every), ANY)
 
     def _need_json(self, what: str) -> None:
         if self._path.kind != "json" or self._path.column != "fields":
@@ -258,7 +257,7 @@ class Expr(Generic[T]):
             raise QueryTypeError(f"{self._path.label} can be compared with values, not with fields")
         if value is None:
             raise QueryTypeError(f"{self._path.label}: None in in_(); Use .is_null() instead")
-        return self._type.literal(value, self._path.label)
+        return self._type.literal(value, self)
 
     def _match(self, op: MatchOp, text: str) -> Condition:
         if self._path.kind not in ("text", "json"):

@@ -6,6 +6,7 @@ sees the same: `Customer.tier` is `Expr[str]`, `customer.tier` is `str`.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
@@ -76,6 +77,12 @@ class Field(Generic[T]):
     def required(self) -> bool:
         """Whether the constructor needs a value for it."""
         return self.default is MISSING and self.default_factory is None
+
+    def new_default(self) -> Any:
+        """The default of a new instance: a copy each time, so that no two share a list."""
+        if self.default_factory is not None:
+            return self.default_factory()
+        return copy.deepcopy(self.default)
 
     # There is no __set__ at run time: without it Python finds the value in the instance's
     # __dict__ first, and reading a field costs what reading any attribute costs. A type checker

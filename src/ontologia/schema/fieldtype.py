@@ -56,7 +56,7 @@ class FieldType:
     free: bool = False
     """Holds JSON of any shape, which must be checked part by part before it is stored."""
 
-    def literal(self, value: Any, label: str) -> Any:
+    def literal(self, value: Any, label: object) -> Any:
         """The JSON scalar that stands for `value` in a filter on the field called `label`."""
         if isinstance(value, bool) and self.kind not in ("bool", "json"):
             raise _wrong(label, self, value)
@@ -72,7 +72,7 @@ class FieldType:
         return stored
 
 
-def _wrong(label: str, field_type: FieldType, value: Any) -> QueryTypeError:
+def _wrong(label: object, field_type: FieldType, value: Any) -> QueryTypeError:
     if isinstance(value, dict | list | tuple | set):
         return QueryTypeError(
             f"{label} cannot be compared with a {type(value).__name__}",

@@ -55,7 +55,7 @@ class Relation(SchemaObject, Generic[L, R]):
             left_key=self.left_key,
             right_key=self.right_key,
             instance_key=instance_key_of(self),
-            deleted=deleted,
+            deleted=bool(deleted),
         )
 
     def _end(self, side: Literal["left", "right"]) -> Entity:

@@ -6,7 +6,6 @@ class costs little and its annotations may name classes that are defined later.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 from collections.abc import Callable
@@ -51,6 +50,7 @@ class Shape:
         """Name of the primary key (entities)."""
         self.instance_key: str | None = None
         """Name of the field that tells relations between the same ends apart, if there is one."""
+        self._expressions: dict[tuple[str, str, str | None], Expr[Any]] = {}
         self._check_definition()
         self._names: dict[str, Any] = {}
         try:
@@ -283,6 +283,16 @@ class Shape:
         return tuple((n, t.encode) for n in self.stored if (t := self.types[n]).encode is not None)
 
     @functools.cached_property
+    def _copies(self) -> bool:
+        """Whether what is stored is not just what an instance holds."""
+        return bool(self._encoders) or self.kind == "relation"
+
+    @functools.cached_property
+    def keys_are_text(self) -> bool:
+        """Whether an entity's key is the text of its column, without conversion."""
+        return self.key is not None and self.annotations[self.key] is str
+
+    @functools.cached_property
     def _free(self) -> tuple[str, ...]:
         return tuple(name for name in self.stored if self.types[name].free)
 
@@ -297,37 +307,37 @@ class Shape:
 
     def encode(self, values: dict[str, Any]) -> dict[str, Any]:
         """An instance's fields as they are stored, every part checked but text."""
-        stored = {name: values[name] for name in self.stored}
+        stored = {name: values[name] for name in self.stored} if self._copies else values
         for name, encode in self._encoders:
             if stored[name] is not None:
                 stored[name] = encode(stored[name])
         for name in self._free:
-            codec.check(stored[name], f"{self.name}.{name}")
+            if not codec.storable(stored[name]):
+                codec.check(stored[name], f"{self.name}.{name}")
         return stored
 
-    def load(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """Fields as they were stored, in place, to fields as Python sees them.
-
-        Names the class does not know are left out, and a missing one gets its default: a row
-        written by another version of the program stays readable.
-        """
-        if fields.keys() != set(self.stored):
-            self._adapt(fields)
+    def decode(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Fields as they are stored, in place, to fields as Python sees them."""
         for name, decode in self.decoders:
-            value = fields.get(name)
+            value = fields[name]
             if value is not None:
                 fields[name] = decode(value)
         return fields
 
-    def _adapt(self, fields: dict[str, Any]) -> None:
-        for name in fields.keys() - set(self.stored):
-            del fields[name]
+    def adapt(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Decode fields that another version of the program wrote.
+
+        Names the class does not know are left out, and a missing one gets its default.
+        """
+        adapted = {name: fields[name] for name in self.stored if name in fields}
+        for name, decode in self.decoders:
+            if adapted.get(name) is not None:
+                adapted[name] = decode(adapted[name])
         for name in self.stored:
             field = self.fields[name]
-            if name not in fields and not field.required:
-                value = field.default_factory() if field.default_factory else field.default
-                encode = self.types[name].encode
-                fields[name] = encode(value) if encode and value is not None else copy.copy(value)
+            if name not in adapted and not field.required:
+                adapted[name] = field.new_default()
+        return adapted
 
     def revive(self, key: tuple[str, ...], fields: dict[str, Any]) -> dict[str, Any]:
         """Fields that an upgrader made, validated like a new instance's, under the old key."""
@@ -347,6 +357,12 @@ class Shape:
 
     def expression(self, name: str, side: Side = "own", owner: str | None = None) -> Expr[Any]:
         """The field `name` as something to filter by; `side` when seen from a relation."""
+        place = (name, side, owner)
+        if place not in self._expressions:
+            self._expressions[place] = self._expression(name, side, owner or self.name)
+        return self._expressions[place]
+
+    def _expression(self, name: str, side: Side, owner: str) -> Expr[Any]:
         if self.kind == "relation" and name in ("left_key", "right_key"):
             column: Column = "left_key" if name == "left_key" else "right_key"
             return Expr(Path(self.name, name, "text", column=column), _KEY)
@@ -360,7 +376,7 @@ class Shape:
             column = "key"
         elif name == self.instance_key:
             column = "instance_key"
-        return Expr(Path(owner or self.name, name, found.kind, side, column), found)
+        return Expr(Path(owner, name, found.kind, side, column), found)
 
 
 def _assign(model: Any, name: str, value: Any) -> Any:
@@ -373,7 +389,4 @@ def _assign(model: Any, name: str, value: Any) -> Any:
 def _default(field: Field[Any]) -> Any:
     if field.required:
         return dataclasses.field()
-    if field.default_factory is not None:
-        return dataclasses.field(default_factory=field.default_factory)
-    # A copy each time: one instance's list must not be the next one's.
-    return dataclasses.field(default_factory=functools.partial(copy.deepcopy, field.default))
+    return dataclasses.field(default_factory=field.new_default)

@@ -42,11 +42,13 @@ class TypeSpec:
     @classmethod
     def from_json(cls, text: str) -> TypeSpec:
         """The spec in stored text; text from elsewhere may lack what it did not know."""
-        data = codec.decode(text)
+        decoded = codec.decode(text)
+        data: dict[str, Any] = decoded if isinstance(decoded, dict) else {}
+        fields = data.get("fields")
         return cls(
             data.get("kind", ""),
             data.get("name", ""),
-            data.get("fields", {}),
+            fields if isinstance(fields, dict) else {},
             data.get("key"),
             data.get("left"),
             data.get("right"),

@@ -22,12 +22,12 @@ from ontologia.query.question import Question
 from ontologia.store.rows import (
     Batch,
     CommitRow,
+    EntityRow,
     PathRow,
     RawChange,
     RelationRow,
     StoredType,
     TypeKey,
-    Version,
 )
 
 
@@ -100,7 +100,7 @@ class Store(Protocol):
         """
         ...
 
-    def query_entities(self, question: Question) -> list[Version]:
+    def query_entities(self, question: Question) -> list[EntityRow]:
         """Versions of the entities asked for; [] if there are none. One statement."""
         ...
 

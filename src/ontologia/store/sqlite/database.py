@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
@@ -77,10 +77,9 @@ class Database:
         self._durable: bool | None = None
         self._lock = threading.RLock() if self.in_memory else threading.Lock()
         self._readers: list[apsw.Connection] = []
-        self._reader_count = 0
         _check_place(path)
         with self._translating():
-            self._writer = self._connect()
+            self._writer = self._connect(self._busy)
             if not self.in_memory and self._writer.readonly("main"):
                 self._writer.close()
                 raise read_only(path)
@@ -134,37 +133,46 @@ class Database:
                 self._check_usable()
                 yield Tx(self._writer)
             return
-        with self._translating(), self._reader() as reader:
-            reader.execute("BEGIN")
-            try:
-                yield Tx(reader)
-            finally:
-                reader.execute("COMMIT")
+        self._check_usable()
+        reader = self._take_reader()
+        try:
+            with self._translating():
+                reader.execute("BEGIN")
+                try:
+                    yield Tx(reader)
+                finally:
+                    reader.execute("COMMIT")
+        finally:
+            self._return_reader(reader)
 
-    @contextmanager
-    def statement(self) -> Generator[Tx]:
-        """A connection for a single statement, which is a snapshot by itself."""
+    def all(self, sql: str, bindings: Bindings = _NO_BINDINGS) -> list[Any]:
+        """Every row of a single statement, which is a snapshot by itself."""
         if self.in_memory:
             with self.read() as tx:
-                yield tx
-            return
-        with self._translating(), self._reader() as reader:
-            yield Tx(reader)
-
-    @contextmanager
-    def _reader(self) -> Generator[apsw.Connection]:
+                return tx.all(sql, bindings)
+        # Written out, because a point read should not spend its time on context managers.
         self._check_usable()
+        reader = self._take_reader()
         try:
-            reader = self._readers.pop()
-        except IndexError:
-            reader = self._connect()
-            reader.execute("PRAGMA query_only=ON")
-        try:
-            yield reader
+            return reader.execute(sql, bindings).fetchall()
+        except apsw.Error as error:
+            raise translated(error, self.path) from error
         finally:
-            self._readers.append(reader)
-            if self._closed:
-                self._close_readers()
+            self._return_reader(reader)
+
+    def _take_reader(self) -> apsw.Connection:
+        try:
+            return self._readers.pop()
+        except IndexError:
+            with self._translating():
+                reader = self._connect(self._busy_reader)
+                reader.execute("PRAGMA query_only=ON")
+                return reader
+
+    def _return_reader(self, reader: apsw.Connection) -> None:
+        self._readers.append(reader)
+        if self._closed:
+            self._close_readers()
 
     def close(self) -> None:
         """Close every connection; those in use are closed when they come back."""
@@ -172,8 +180,9 @@ class Database:
             if self._closed:
                 return
             self._closed = True
-            self._close_readers()
-            self._writer.close()
+            if os.getpid() == self._pid:  # a forked child must leave its parent's files alone
+                self._close_readers()
+                self._writer.close()
 
     def _close_readers(self) -> None:
         while self._readers:
@@ -181,23 +190,41 @@ class Database:
 
     # -- connections --------------------------------------------------------------------------
 
-    def _connect(self) -> apsw.Connection:
+    def _connect(self, busy: Callable[[int], bool]) -> apsw.Connection:
         connection = apsw.Connection(self.path)
-        connection.set_busy_handler(self._busy)
+        connection.set_busy_handler(busy)
         connection.create_collation("decimal", compare_decimals)
-        # Until its first transaction is over, a new connection may wait for others' recovery.
-        self._deadline = time.monotonic() + self._timeout_ms / 1000
-        connection.execute("PRAGMA journal_mode=WAL")
+        self._enter_wal(connection)
         connection.execute("PRAGMA foreign_keys=ON")
         connection.execute("PRAGMA cache_size=-65536")  # 64 MiB
         return connection
+
+    def _enter_wal(self, connection: apsw.Connection) -> None:
+        """Switch a new file to WAL; SQLite does not call the busy handler while others do, too."""
+        self._deadline = deadline = time.monotonic() + self._timeout_ms / 1000
+        while True:
+            try:
+                connection.execute("PRAGMA journal_mode=WAL")
+                return
+            except apsw.BusyError:
+                if time.monotonic() >= deadline:
+                    raise
+                self._pause()
 
     def _busy(self, _attempts: int) -> bool:
         """Called by SQLite while another process writes; whether to try again."""
         if time.monotonic() >= self._deadline:
             return False
-        time.sleep(0.0002 + 0.0008 * self._random.random())
+        self._pause()
         return True
+
+    def _busy_reader(self, attempts: int) -> bool:
+        """A reader waits only while another process recovers or closes the log."""
+        self._pause()
+        return attempts < self._timeout_ms
+
+    def _pause(self) -> None:
+        time.sleep(0.0002 + 0.0008 * self._random.random())
 
     def _check_usable(self) -> None:
         if self._closed:

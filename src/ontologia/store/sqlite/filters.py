@@ -9,7 +9,7 @@ JSON may be of any type, so there the type is part of the comparison: true is no
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ontologia import codec
@@ -121,7 +121,7 @@ class Compiler:
 
     def _any(self, path: Path, test: Callable[[Path], str]) -> str:
         """True when an object in the list at `path` passes; never unknown."""
-        whole = replace(path, each=None)
+        whole = path._replace(each=None)
         name = f"any{len(self._docs)}"
         inner = Path(name, "", "json", steps=path.each or ())
         self._docs[name, "own"] = Doc(f"{name}.value", {})

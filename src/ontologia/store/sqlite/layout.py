@@ -51,6 +51,8 @@ def _build(tx: Tx, now: str) -> None:
     tx.run(SQL["rebuild_latest"])
     tx.run("DELETE FROM ontologia_layout")
     tx.run("INSERT INTO ontologia_layout(version) VALUES (?)", (LAYOUT,))
+    tx.run(SQL["statistics"])
+    tx.run(SQL["reload_statistics"])
 
 
 def _add_missing_columns(tx: Tx) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
@@ -18,11 +17,11 @@ from ontologia.store.named import statements
 from ontologia.store.rows import (
     TOMBSTONE,
     CommitRow,
+    EntityRow,
     PathRow,
     RawChange,
     RelationRow,
     StoredType,
-    Version,
 )
 from ontologia.store.sqlite import answers
 from ontologia.store.sqlite.database import Database
@@ -48,8 +47,6 @@ class SQLiteStore:
         self._clock = clock
         self._database = Database(path, random=random, timeout_ms=config.lock_timeout_ms)
         self._lease = WriteLease(self._database, clock, config.lock_lease_ms)
-        self._indexed: set[tuple[str, str, str]] = set()
-        self._index_lock = threading.Lock()
         try:
             prepare(self._database, clock)
         except BaseException:
@@ -92,39 +89,33 @@ class SQLiteStore:
 
     # -- questions --------------------------------------------------------------------------
 
-    def query_entities(self, question: Question) -> list[Version]:
-        with self._database.statement() as tx:
-            return answers.entities(tx, question)
+    def query_entities(self, question: Question) -> list[EntityRow]:
+        return answers.entities(self._database, question)
 
     def query_relations(self, question: Question) -> list[RelationRow]:
-        with self._database.statement() as tx:
-            return answers.relations(tx, question)
+        return answers.relations(self._database, question)
 
     def query_paths(self, question: Question) -> list[PathRow]:
-        with self._database.statement() as tx:
-            return answers.paths(tx, question)
+        return answers.paths(self._database, question)
 
     def aggregate_entities(self, question: Question) -> list[tuple[Any, ...]]:
-        with self._database.statement() as tx:
-            return answers.groups(tx, question)
+        return answers.groups(self._database, question)
 
     aggregate_relations = aggregate_entities
 
     # -- commits ----------------------------------------------------------------------------
 
     def get_head_commit_id(self) -> int | None:
-        with self._database.statement() as tx:
-            return SQLiteReader(tx).head() or None
+        head: int | None = self._database.all(_STATE["head"])[0][0]
+        return head
 
     def list_commits(self, *, limit: int, since: int | None = None) -> list[CommitRow]:
-        with self._database.statement() as tx:
-            rows = tx.all(_STATE["list_commits"], {"limit": limit, "since": since or 0})
-        return [_commit(row) for row in rows]
+        span = {"limit": limit, "since": since or 0}
+        return [_commit(row) for row in self._database.all(_STATE["list_commits"], span)]
 
     def get_commit(self, commit_id: int) -> CommitRow | None:
-        with self._database.statement() as tx:
-            row = tx.one(_STATE["get_commit"], {"id": commit_id})
-        return None if row is None else _commit(row)
+        rows = self._database.all(_STATE["get_commit"], {"id": commit_id})
+        return _commit(rows[0]) if rows else None
 
     def changes_between(self, first: int, last: int) -> list[RawChange]:
         span = {"first": first, "last": last}
@@ -137,7 +128,7 @@ class SQLiteStore:
     # -- types ------------------------------------------------------------------------------
 
     def get_current_schema_version(self, kind: str, type_name: str) -> dict[str, Any] | None:
-        with self._database.statement() as tx:
+        with self._database.read() as tx:
             found = SQLiteReader(tx).current_types([(kind, type_name)]).get((kind, type_name))
         if found is None:
             return None
@@ -150,15 +141,11 @@ class SQLiteStore:
         }
 
     def list_schema_versions(self, kind: str, type_name: str) -> list[StoredType]:
-        with self._database.statement() as tx:
-            rows = tx.all(_TYPES["list_versions"], {"kind": kind, "name": type_name})
-        return [StoredType(*row) for row in rows]
+        named = {"kind": kind, "name": type_name}
+        return [StoredType(*row) for row in self._database.all(_TYPES["list_versions"], named)]
 
     def ensure_index(self, kind: str, type_name: str, field: str, value_kind: str) -> None:
-        with self._index_lock:
-            if (kind, type_name, field) not in self._indexed:
-                create_index(self._database, kind, type_name, field, value_kind)
-                self._indexed.add((kind, type_name, field))
+        create_index(self._database, kind, type_name, field, value_kind)
 
     # -- sessions ---------------------------------------------------------------------------
 

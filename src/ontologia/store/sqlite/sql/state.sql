@@ -17,6 +17,17 @@ SELECT r.left_key, r.right_key, r.instance_key, json(r.fields), r.schema_version
     ON r.relation_type = :type AND r.left_key = k.value ->> 0 AND r.right_key = k.value ->> 1
    AND r.instance_key = k.value ->> 2;
 
+-- name: get_entity
+-- The point read: the current version of one entity, one seek in the primary key.
+SELECT entity_key, json(fields), commit_id, schema_version_id, 0
+  FROM entity_latest WHERE entity_type = ? AND entity_key = ?;
+
+-- name: get_entity_at
+-- The same as of a commit, one seek in the lookup index. The caller looks for a tombstone.
+SELECT entity_key, fields_json, commit_id, schema_version_id, 0
+  FROM entity_history WHERE entity_type = ? AND entity_key = ? AND commit_id <= ?
+ ORDER BY commit_id DESC LIMIT 1;
+
 -- name: insert_commit
 INSERT INTO commits(created_at, metadata_json) VALUES (:created_at, :metadata_json);
 
