@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import tomllib
 from pathlib import Path
 from random import Random
 from typing import Annotated, Any
@@ -16,10 +17,9 @@ from pydantic import Field as Setting
 from pydantic import ValidationError
 from pydantic_settings import (
     BaseSettings,
+    InitSettingsSource,
     PydanticBaseSettingsSource,
-    PyprojectTomlConfigSettingsSource,
     SettingsConfigDict,
-    TomlConfigSettingsSource,
 )
 
 from ontologia.clock import Clock
@@ -38,9 +38,6 @@ class OntologiaConfig(BaseSettings):
         extra="forbid",
         frozen=True,
         arbitrary_types_allowed=True,
-        toml_file="ontologia.toml",
-        pyproject_toml_table_header=("tool", "ontologia"),
-        pyproject_toml_depth=0,
     )
 
     datastore_uri: str | None = None
@@ -83,12 +80,28 @@ class OntologiaConfig(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Keyword, environment, ontologia.toml, pyproject.toml, in this order."""
-        files: list[PydanticBaseSettingsSource] = []
-        if Path("ontologia.toml").is_file():
-            files.append(TomlConfigSettingsSource(settings_cls))
-        if Path("pyproject.toml").is_file():
-            files.append(PyprojectTomlConfigSettingsSource(settings_cls))
+        files = [InitSettingsSource(settings_cls, table) for table in _tables()]
         return (init_settings, env_settings, *files)
+
+
+def _tables() -> list[dict[str, Any]]:
+    """The settings in the working directory's files, the one that counts more first."""
+    tables = [_read(Path("ontologia.toml"))]
+    project = _read(Path("pyproject.toml")).get("tool", {})
+    tables.append(project.get("ontologia", {}))
+    for table in tables:
+        if not isinstance(table, dict):
+            raise ConfigError(f"[tool.ontologia] in pyproject.toml is a table, got {table!r}")
+    return tables
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
 
 
 def _refuse_unknown_environment(config: type[OntologiaConfig]) -> None:

@@ -31,6 +31,7 @@ what helps; it is printed under the message.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 
 class OntologiaError(Exception):
@@ -46,6 +47,18 @@ class OntologiaError(Exception):
     def __str__(self) -> str:
         message = super().__str__()
         return f"{message}\n  hint: {self.hint}" if self.hint else message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Errors cross process boundaries in pools; their constructors take facts, not the message.
+        return _remade, (type(self), self.args, self.__dict__)
+
+
+def _remade(
+    cls: type[OntologiaError], args: tuple[Any, ...], facts: dict[str, Any]
+) -> OntologiaError:
+    error = cls.__new__(cls, *args)
+    error.__dict__.update(facts)
+    return error
 
 
 class ConfigError(OntologiaError, ValueError):

@@ -130,11 +130,20 @@ class _Collectable(_Filtered, Generic[T]):
             if not isinstance(field, Expr) or field._path.each is not None:
                 raise QueryTypeError(f"group_by takes fields like Customer.tier, got {field!r}")
             check_path(field._path, self._question, "group_by")
-        return GroupedQuery(self._answers, self._question._replace(group_by=fields))
+        return GroupedQuery(self._answers, self._whole()._replace(group_by=fields))
 
     def agg(self, **named: Aggregate) -> list[dict[str, Any]]:
         """Several aggregates over everything at once: one dict, by the names given to them."""
-        return GroupedQuery(self._answers, self._question).agg(**named)
+        return GroupedQuery(self._answers, self._whole()).agg(**named)
+
+    def _whole(self) -> Question:
+        """The question for figures: about all that is found, so a page of it makes no sense."""
+        if self._question.limit is not None or self._question.offset:
+            raise QueryError(
+                "limit and offset choose objects to collect; figures are about all that is found",
+                hint="Leave them out, or put them after group_by(...) to choose groups.",
+            )
+        return self._question._replace(order=())
 
     def count(self) -> int:
         """How many."""

@@ -12,7 +12,6 @@ from ontologia.schema.registry import Registry
 from ontologia.store.rows import RawChange
 
 ChangeKind: TypeAlias = Literal["created", "updated", "deleted"]
-_ABSENT = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +62,21 @@ class DeltaMaker:
         """The changes, sorted by what happened; an object that is the same on both sides is none."""
         delta = Delta()
         for raw in changes:
-            if raw.before == raw.after and raw.before_version == raw.after_version:
-                continue
+            if raw.before is None and raw.after is None:
+                continue  # came and went in between
             change = self._change(raw)
             if change.fields or change_type(raw) != "updated":
                 getattr(delta, change_type(raw)).append(change)
         return delta
 
     def _change(self, raw: RawChange) -> Change:
-        before = self._fields(raw, raw.before, raw.before_version)
-        after = self._fields(raw, raw.after, raw.after_version)
-        names = [*before, *(name for name in after if name not in before)]
+        before, before_text = self._fields(raw, raw.before, raw.before_version)
+        after, after_text = self._fields(raw, raw.after, raw.after_version)
+        # Compared as text, as the store does: to Python, True is 1 and 1 is 1.0.
         fields = {
             name: (before.get(name), after.get(name))
-            for name in names
-            if before.get(name, _ABSENT) != after.get(name, _ABSENT)
+            for name in dict.fromkeys((*before, *after))
+            if before_text.get(name) != after_text.get(name)
         }
         entity = raw.kind == "entity"
         left, right, instance = (None, None, None) if entity else raw.key
@@ -91,15 +90,29 @@ class DeltaMaker:
             fields,
         )
 
-    def _fields(self, raw: RawChange, text: str | None, version: int | None) -> dict[str, Any]:
-        """Typed where the session knows the class, as JSON where it does not."""
+    def _fields(
+        self, raw: RawChange, text: str | None, version: int | None
+    ) -> tuple[dict[str, Any], dict[str, str]]:
+        """An object's fields, and the canonical text of each.
+
+        Typed where the session knows the class, as JSON where it does not.
+        """
         if text is None:
-            return {}
-        fields: dict[str, Any] = codec.decode(text)
+            return {}, {}
+        stored: dict[str, Any] = codec.decode(text)
         shape = self._registry.find(raw.kind, raw.type_name)
         if shape is None:
-            return fields
+            return stored, _texts(stored)
         # What is only wanted has no version yet: it is the program's own.
         load = self._versions.loader(shape, version) if version is not None else None
-        typed = load(raw.key, fields) if load else shape.decode(fields)
-        return {name: typed[name] for name in shape.stored if name in typed}
+        if load is None:
+            texts = _texts(stored)
+            return shape.decode(stored), texts
+        typed = load(raw.key, stored)
+        typed = {name: typed[name] for name in shape.stored if name in typed}
+        complete = len(typed) == len(shape.stored)
+        return typed, _texts(shape.encode(typed) if complete else stored)
+
+
+def _texts(fields: dict[str, Any]) -> dict[str, str]:
+    return {name: codec.encode(value) for name, value in fields.items()}

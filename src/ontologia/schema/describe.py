@@ -33,14 +33,22 @@ def describe(annotation: Any, inside: tuple[Any, ...] = ()) -> Any:
     if origin in (Union, types.UnionType):
         return {"any_of": sorted((describe(a, inside) for a in get_args(bare)), key=codec.encode)}
     if origin is Literal:
-        return {"literal": list(get_args(bare))}
+        return {"literal": sorted(map(_value, get_args(bare)), key=_order)}
     container = origin or bare
     if container in _CONTAINERS:
-        parts = [describe(a, inside) for a in get_args(bare) if a is not Ellipsis]
+        parts = ["..." if a is Ellipsis else describe(a, inside) for a in get_args(bare)]
         return {_CONTAINERS[container]: parts or ["any"]}
     if isinstance(bare, type) and issubclass(bare, Enum):
-        return {"enum": [str(member.value) for member in bare]}
+        return {"enum": sorted((_value(member.value) for member in bare), key=_order)}
     return _object(bare, inside)
+
+
+def _value(value: Any) -> Any:
+    return value if codec.storable(value) else repr(value)
+
+
+def _order(value: Any) -> str:
+    return codec.encode(_value(value))
 
 
 def _object(bare: Any, inside: tuple[Any, ...]) -> Any:

@@ -89,35 +89,43 @@ class Compiler:
 
     # -- conditions ---------------------------------------------------------------------------
 
-    def condition(self, condition: Condition) -> str:
-        """SQL that is true, false or NULL as the condition is true, false or unknown."""
+    def condition(self, condition: Condition, *, negated: bool = False) -> str:
+        """SQL that is true where the condition is, and that NOT turns round where it is `negated`.
+
+        Outside of any NOT, unknown and false come to the same; there a condition on an end says
+        outright that the end must exist, so that the planner can start from it.
+        """
         match condition:
             case And(parts):
-                return _balanced(" AND ", [self.condition(part) for part in parts])
+                return _balanced(" AND ", [self.condition(p, negated=negated) for p in parts])
             case Or(parts):
-                return _balanced(" OR ", [self.condition(part) for part in parts])
+                return _balanced(" OR ", [self.condition(p, negated=negated) for p in parts])
             case Not(part):
-                return f"NOT ({self.condition(part)})"
+                return f"NOT ({self.condition(part, negated=True)})"
             case Compare(path, op, value):
-                return self._leaf(path, lambda p: self._compare(p, op, value))
+                return self._leaf(path, lambda p: self._compare(p, op, value), negated)
             case In(path, values):
-                return self._leaf(path, lambda p: self._in(p, values))
+                return self._leaf(path, lambda p: self._in(p, values), negated)
             case Match(path, how, text):
-                return self._leaf(path, lambda p: self._match(p, how, text))
+                return self._leaf(path, lambda p: self._match(p, how, text), negated)
             case IsNull(path, expected):
                 test = "IS NULL" if expected else "IS NOT NULL"
-                return self._leaf(path, lambda p: f"{self.value(p)} {test}")
+                return self._leaf(path, lambda p: f"{self.value(p)} {test}", negated)
             case IsBool(path, expected):
                 name = "'true'" if expected else "'false'"
-                return self._leaf(path, lambda p: f"{self.json_type(p)} IS {name}")
+                return self._leaf(path, lambda p: f"{self.json_type(p)} IS {name}", negated)
             case _:
                 raise TypeError(f"not a condition: {condition!r}")
 
-    def _leaf(self, path: Path, test: Callable[[Path], str]) -> str:
+    def _leaf(self, path: Path, test: Callable[[Path], str], negated: bool) -> str:
         sql = test(path) if path.each is None else self._any(path, test)
         present = self.doc(path).present
+        if present is None:
+            return sql
         # What is said of an end that is not there is neither true nor false.
-        return sql if present is None else f"CASE WHEN {present} IS NOT NULL THEN {sql} END"
+        if negated:
+            return f"CASE WHEN {present} IS NOT NULL THEN {sql} END"
+        return f"({present} IS NOT NULL AND {sql})"
 
     def _any(self, path: Path, test: Callable[[Path], str]) -> str:
         """True when an object in the list at `path` passes; never unknown."""

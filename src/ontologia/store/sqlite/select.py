@@ -301,9 +301,10 @@ def _uses_index(question: Question) -> bool:
     where = question.where
     for part in where.parts if isinstance(where, And) else (where,):
         path = getattr(part, "path", None)
-        if isinstance(path, Path) and path.side == "own" and not path.steps:
-            field = question.shape.fields.get(path.field)
-            if field is not None and field.index and path.owner == question.shape.name:
+        if isinstance(path, Path) and path.owner == question.shape.name and not path.steps:
+            own = path.side == "own"
+            shape = question.shape if own else question.shape.end(path.side)
+            if path.field in shape.fields and shape.fields[path.field].index:
                 return True
     return False
 
