@@ -56,7 +56,8 @@ class OntologiaError(Exception):
 def _remade(
     cls: type[OntologiaError], args: tuple[Any, ...], facts: dict[str, Any]
 ) -> OntologiaError:
-    error = cls.__new__(cls, *args)
+    error = cls.__new__(cls)
+    error.args = args
     error.__dict__.update(facts)
     return error
 

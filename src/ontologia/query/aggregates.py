@@ -62,8 +62,9 @@ class Aggregate:
         return GroupOrder(self, descending=True)
 
     def __repr__(self) -> str:
-        inside = self.path.label if self.path else self.condition or ""
-        return f"{self.function}({inside})"
+        if self.path is not None:
+            return f"{self.function}({self.path.label})"
+        return f"{self.function}({'...' if self.condition is not None else ''})"
 
     def _compare(self, op: CompareOp, value: Any) -> GroupCondition:
         if self.function in ("min", "max") and self.type is not None:

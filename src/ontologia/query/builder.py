@@ -13,9 +13,14 @@ from typing import Any, Generic, Protocol, Self, TypeVar, cast
 from ontologia.errors import QueryError, QueryTypeError
 from ontologia.query import aggregates
 from ontologia.query.aggregates import Aggregate, GroupOrder
-from ontologia.query.question import Question, both
+from ontologia.query.question import Question, both, group_name
 from ontologia.query.traversal import Path, next_hop
-from ontologia.query.validate import check_condition, check_group_condition, check_path
+from ontologia.query.validate import (
+    check_aggregate,
+    check_condition,
+    check_group_condition,
+    check_path,
+)
 from ontologia.schema.entity import Entity
 from ontologia.schema.expression import Condition, Expr, Order
 from ontologia.schema.registry import shape_of
@@ -236,6 +241,8 @@ class GroupedQuery:
             order = term.asc() if isinstance(term, Expr | Aggregate) else term
             if not isinstance(order, Order | GroupOrder):
                 raise QueryTypeError(f"order_by takes fields or aggregates, got {term!r}")
+            if isinstance(order, GroupOrder):
+                check_aggregate(order.aggregate, self._question, "order_by")
             if isinstance(order, Order) and order.path not in grouped:
                 raise QueryError(
                     f"groups cannot be ordered by {order.path.label}: not grouped by it"
@@ -255,15 +262,15 @@ class GroupedQuery:
         """The groups: one dict each, group fields by name, then the aggregates by theirs."""
         if not named:
             raise QueryError("agg needs at least one aggregate, for example agg(n=count())")
+        grouped = [group_name(field) for field in self._question.group_by]
         for alias, aggregate in named.items():
+            if alias in grouped:
+                raise QueryError(f"agg({alias}=...) has the name of a field that is grouped by")
             if not isinstance(aggregate, Aggregate):
                 raise QueryTypeError(
                     f"agg({alias}=...) takes an aggregate from ontologia.query, got {aggregate!r}"
                 )
-            if aggregate.path is not None:
-                check_path(aggregate.path, self._question, aggregate.function)
-            if aggregate.condition is not None:
-                check_condition(aggregate.condition, self._question)
+            check_aggregate(aggregate, self._question, aggregate.function)
         question = self._question._replace(aggregates=tuple(named.items()))
         return self._answers.groups(question)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ontologia.query.aggregates import Aggregate, GroupCondition, GroupOrder
 from ontologia.schema.expression import And, Condition, Expr, Not, Or, Order, Path
@@ -45,7 +45,7 @@ class Question(NamedTuple):
     since: int | None = None
     """With history: only versions after this commit."""
     hops: tuple[Hop, ...] = ()
-    group_by: tuple[Expr[object], ...] = ()
+    group_by: tuple[Expr[Any], ...] = ()
     having: Condition | None = None
     aggregates: tuple[tuple[str, Aggregate], ...] = ()
 
@@ -95,3 +95,10 @@ def both(first: Condition | None, second: Condition) -> Condition:
     if isinstance(first, And):
         return And((*first.parts, second))
     return And((first, second))
+
+
+def group_name(expr: Expr[Any]) -> str:
+    """What a field that is grouped by is called in the result: `tier`, `left.tier`, `data.a.b`."""
+    path = expr._path
+    side = () if path.side == "own" else (path.side,)
+    return ".".join(map(str, (*side, path.field, *path.steps)))

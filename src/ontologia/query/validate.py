@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ontologia.errors import QueryError, QueryTypeError
-from ontologia.query.aggregates import GroupCondition
+from ontologia.query.aggregates import Aggregate, GroupCondition
 from ontologia.query.question import Question
 from ontologia.schema.expression import (
     And,
@@ -46,14 +46,19 @@ def check_group_condition(condition: object, question: Question) -> None:
         case Not(part):
             check_group_condition(part, question)
         case GroupCondition(aggregate):
-            if aggregate.path is not None:
-                check_path(aggregate.path, question, "having")
-            if aggregate.condition is not None:
-                check_condition(aggregate.condition, question)
+            check_aggregate(aggregate, question, "having")
         case Condition():
             raise QueryError("having(...) compares aggregates; put other conditions in where(...)")
         case _:
             raise QueryTypeError(f"expected a condition like count() > 2, got {condition!r}")
+
+
+def check_aggregate(aggregate: Aggregate, question: Question, what: str) -> None:
+    """Raise QueryError unless what is aggregated belongs to the question."""
+    if aggregate.path is not None:
+        check_path(aggregate.path, question, what)
+    if aggregate.condition is not None:
+        check_condition(aggregate.condition, question)
 
 
 def check_path(path: Path, question: Question, what: str) -> None:

@@ -10,10 +10,9 @@ import orjson
 from ontologia import codec
 from ontologia.migration.versions import TypeVersions
 from ontologia.query import evaluate
-from ontologia.query.question import Question
+from ontologia.query.question import Question, group_name
 from ontologia.query.traversal import Path
 from ontologia.schema.base import SchemaObject
-from ontologia.schema.expression import Expr
 from ontologia.schema.fieldtype import FieldType
 from ontologia.schema.registry import Registry
 from ontologia.schema.shape import Shape
@@ -56,7 +55,7 @@ class Reader:
             rows = self._store.aggregate_entities(question)
         else:
             rows = self._store.aggregate_relations(question)
-        names = [_group_name(expr) for expr in question.group_by]
+        names = [group_name(expr) for expr in question.group_by]
         kinds: list[FieldType | None] = [expr._type for expr in question.group_by]
         names += [alias for alias, _ in question.aggregates]
         kinds += [
@@ -243,12 +242,6 @@ def _doc(shape: Shape, obj: Any) -> evaluate.Doc:
     elif shape.instance_key is not None:
         columns["instance_key"] = shape.key_text(values[shape.instance_key])
     return evaluate.Doc(shape.encode(values), columns)
-
-
-def _group_name(expr: Expr[Any]) -> str:
-    path = expr._path
-    side = () if path.side == "own" else (path.side,)
-    return ".".join(map(str, (*side, path.field, *path.steps)))
 
 
 def _typed(value: Any, field_type: FieldType | None, *, as_json: bool) -> Any:

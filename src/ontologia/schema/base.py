@@ -45,7 +45,8 @@ class SchemaMeta(type):
         cls = super().__new__(mcls, name, bases, namespace, **options)
         if namespace.get("__root__"):
             return cls
-        fields = _inherited(cls) | _declared(cls, namespace)
+        inherited = _inherited(cls)
+        fields = inherited | _declared(cls, namespace, inherited)
         # The names around the class statement, for annotations that are text.
         cls.__shape__ = Shape(cls, fields, abstract, sys._getframe(1).f_locals)
         return cls
@@ -60,14 +61,31 @@ def _inherited(cls: type) -> dict[str, Field[Any]]:
         shape = base.__dict__.get("__shape__")
         if isinstance(shape, Shape):
             fields |= shape.fields
+        elif not isinstance(base, SchemaMeta):
+            _refuse_loose_fields(cls, base)
     return fields
 
 
-def _declared(cls: type, namespace: dict[str, Any]) -> dict[str, Field[Any]]:
+def _refuse_loose_fields(cls: type, base: type) -> None:
+    for name, value in base.__dict__.items():
+        if isinstance(value, Field):
+            raise DefinitionError(
+                f"{cls.__name__} inherits {name} from {base.__name__}, which is no entity or relation",
+                hint=f"Write class {base.__name__}(Entity, abstract=True).",
+            )
+
+
+def _declared(
+    cls: type, namespace: dict[str, Any], inherited: dict[str, Field[Any]]
+) -> dict[str, Field[Any]]:
     annotations = own_annotations(cls)
     fields: dict[str, Field[Any]] = {}
     for name, annotation in annotations.items():
-        if name.startswith("_") or is_class_variable(annotation):
+        if is_class_variable(annotation):
+            continue
+        if name.startswith("_"):
+            if is_field(annotation):
+                raise DefinitionError(f"{cls.__name__}.{name}: a field's name has no _ in front")
             continue
         if not is_field(annotation):
             written = annotation if isinstance(annotation, str) else _written(annotation)
@@ -81,7 +99,7 @@ def _declared(cls: type, namespace: dict[str, Any]) -> dict[str, Field[Any]]:
         setattr(cls, name, field)
         fields[name] = field
     for name, value in namespace.items():
-        if isinstance(value, Field) and name not in annotations:
+        if name not in annotations and (isinstance(value, Field) or name in inherited):
             raise DefinitionError(
                 f"{cls.__name__}.{name} has no type", hint=f"Write {name}: Field[...] = Field(...)."
             )

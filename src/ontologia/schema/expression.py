@@ -210,12 +210,23 @@ class Expr(Generic[T]):
     def __getitem__(self, step: Step) -> Expr[Any]:
         return self._inside((_step(step, self._path.label),))
 
+    def __bool__(self) -> NoReturn:
+        raise QueryTypeError(
+            f"{self._path.label} is a field, not a value, and has no truth value in Python",
+            hint="Compare it, or use is_true(); combine conditions with & | ~ instead of and/or/not; "
+            "use .in_([...]) for `in`.",
+        )
+
     # Without this, `in` and `for` would try __getitem__ with 0, 1, 2 ... and never end.
     __iter__ = None
 
     def any_path(self, dotted: str) -> Expr[Any]:
         """True when at least one object in this list has a value at `dotted` that fits."""
         self._need_json("any_path")
+        if self._path.each is not None:
+            raise QueryError(
+                f"{self._path.label}: any_path looks into one list, not into lists in it"
+            )
         path = self._path._replace(kind="json", each=_split(dotted, self._path.label))
         return Expr(path, ANY)
 

@@ -20,7 +20,7 @@ import functools
 import types
 import typing
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -28,7 +28,7 @@ from typing import Any, Literal, TypeAlias, Union, get_args, get_origin
 from uuid import UUID
 
 import orjson
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, PydanticUserError, TypeAdapter
 
 from ontologia import codec
 from ontologia.errors import InvalidValueError, QueryTypeError
@@ -53,6 +53,8 @@ class FieldType:
     """The way back."""
     accepts: tuple[type, ...] = ()
     """The Python types a filter may compare this field with."""
+    whole: bool = False
+    """A whole number, which must fit in 64 bits and may be a key."""
     free: bool = False
     """Holds JSON of any shape, which must be checked part by part before it is stored."""
 
@@ -101,10 +103,17 @@ def _decimal_to_text(value: Decimal) -> str:
     return str(value)
 
 
+def _timedelta_to_seconds(value: timedelta) -> float:
+    seconds = value.total_seconds()
+    if timedelta(seconds=seconds) != value:
+        raise InvalidValueError(f"{value!r} has more digits than a number of seconds can hold")
+    return seconds
+
+
 _NUMBERS = (int, float, Decimal)
 _SCALARS: dict[Any, FieldType] = {
     str: FieldType(str, "text", accepts=(str,)),
-    int: FieldType(int, "number", accepts=(int, float)),
+    int: FieldType(int, "number", accepts=(int, float), whole=True),
     float: FieldType(float, "number", accepts=(int, float)),
     bool: FieldType(bool, "bool", accepts=(bool,)),
     Decimal: FieldType(
@@ -134,8 +143,8 @@ _SCALARS: dict[Any, FieldType] = {
     timedelta: FieldType(
         timedelta,
         "number",
-        encode=timedelta.total_seconds,
-        decode=lambda v: timedelta(microseconds=round(v * 1_000_000)),
+        encode=_timedelta_to_seconds,
+        decode=lambda v: timedelta(seconds=v),
         accepts=(timedelta,),
     ),
     UUID: FieldType(UUID, "text", encode=str, decode=UUID, accepts=(UUID,)),
@@ -157,11 +166,7 @@ def field_type(annotation: Any) -> FieldType:
     bare = _unwrap(annotation)
     choices, nullable = _without_none(bare)
     found = _single(choices[0], annotation) if len(choices) == 1 else _several(choices, annotation)
-    return FieldType(annotation, found.kind, nullable or found.nullable, *_rest(found))
-
-
-def _rest(found: FieldType) -> tuple[Convert | None, Convert | None, tuple[type, ...], bool]:
-    return found.encode, found.decode, found.accepts, found.free
+    return replace(found, annotation=annotation, nullable=nullable or found.nullable)
 
 
 def _single(bare: Any, annotation: Any) -> FieldType:
@@ -217,19 +222,35 @@ def _is_free(bare: Any) -> bool:
 def _structured(annotation: Any, bare: Any) -> FieldType:
     @functools.cache
     def adapter() -> TypeAdapter[Any]:
-        return TypeAdapter(annotation)
-
-    unordered = get_origin(bare) in (set, frozenset) or bare in (set, frozenset)
+        config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+        try:
+            return TypeAdapter(annotation, config=config)
+        except PydanticUserError:  # a model has its own configuration
+            return TypeAdapter(annotation)
 
     def encode(value: Any) -> Any:
         stored = adapter().dump_python(value, mode="json")
-        # A set has no order, and text that changes with the hash seed would be a new version.
-        return sorted(stored, key=codec.encode) if unordered else stored
+        return _settled(adapter().dump_python(value), stored)
 
     def decode(value: Any) -> Any:
         return adapter().validate_json(orjson.dumps(value))
 
     return FieldType(annotation, "json", encode=encode, decode=decode, free=True)
+
+
+def _settled(value: Any, stored: Any) -> Any:
+    """What is stored of `value`, with the elements of sets in order.
+
+    A set has none, and text that changes with the hash seed would be a new version each time.
+    """
+    if isinstance(value, set | frozenset):
+        return sorted(map(_settled, value, stored), key=codec.encode)
+    if isinstance(value, dict) and isinstance(stored, dict):
+        parts = zip(value.values(), stored.items(), strict=True)
+        return {name: _settled(part, kept) for part, (name, kept) in parts}
+    if isinstance(value, list | tuple) and isinstance(stored, list):
+        return list(map(_settled, value, stored))
+    return stored
 
 
 def _unwrap(annotation: Any) -> Any:

@@ -129,7 +129,8 @@ class _Endpoint:
     """Stands in for the entity class at one end, so that its fields can be named."""
 
     def __init__(self, relation: Any, side: Literal["left", "right"]) -> None:
-        if not (isinstance(relation, SchemaMeta) and issubclass(relation, Relation)):
+        known = isinstance(relation, SchemaMeta) and issubclass(relation, Relation)
+        if not known or relation is Relation:
             raise QueryError(f"{side}() takes a relation class, got {relation!r}")
         self._relation = relation.__shape__
         self._side: Literal["left", "right"] = side

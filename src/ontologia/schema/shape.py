@@ -128,8 +128,7 @@ class Shape:
         key = self.key or self.instance_key
         if key is not None:
             found = types[key]
-            whole = found.kind == "text" or found.annotation is int
-            if not whole or found.nullable:
+            if not (found.kind == "text" or found.whole) or found.nullable:
                 raise DefinitionError(
                     f"{self.name}.{key}: a key is text, a whole number or a UUID, "
                     f"not {name_of(found.annotation)}"
@@ -167,7 +166,7 @@ class Shape:
             [(name, self._checked(name), _default(field)) for name, field in self.fields.items()],
             kw_only=True,
         )
-        config = ConfigDict(extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=False)
+        config = ConfigDict(extra="forbid", allow_inf_nan=False, validate_default=True)
         try:
             model: Any = validated(made, config=config)
         except Exception as error:  # pydantic has many ways to say that it does not know a type
@@ -179,7 +178,7 @@ class Shape:
 
     def _checked(self, name: str) -> Any:
         annotation = self.annotations[name]
-        if self.types[name].kind == "number" and annotation in (int, int | None):
+        if self.types[name].whole:
             return Annotated[(annotation, *_INT64)]
         return annotation
 
@@ -221,16 +220,20 @@ class Shape:
 
     def end_key(self, side: str, value: Any) -> str:
         """The text of an endpoint's key, from the text or from the typed key itself."""
-        if isinstance(value, str):
-            codec.check(value, f"{self.name}.{side}_key")
-        else:
+        text = value
+        if not isinstance(value, str):
             end = self.ends[side]
-            if end is None or isinstance(value, bool) or value is None:
-                raise InvalidValueError(f"{self.name}.{side}_key is text, got {value!r}")
-            value = end.key_text(value)
-        if not value:
+            typed = end is not None and type(value) in end.types[end.key or ""].accepts
+            if end is None or not typed:
+                raise InvalidValueError(
+                    f"{self.name}.{side}_key is the text of a key, got {value!r}",
+                    hint=f"Give the key itself, as in {side}_key=thing.id.",
+                )
+            text = end.key_text(end.validate_one(end.key or "", value))
+        codec.check(text, f"{self.name}.{side}_key")
+        if not text:
             raise InvalidValueError(f"{self.name}.{side}_key is empty")
-        return str(value)
+        return str(text)
 
     def validate_one(self, name: str, value: Any) -> Any:
         """One field's new value, converted; InvalidValueError if it does not fit."""
@@ -274,7 +277,7 @@ class Shape:
     def key_value(self, text: str) -> Any:
         """The typed value of a key column's text."""
         found = self.types[self.key or self.instance_key or ""]
-        if found.annotation is int:
+        if found.whole:
             return int(text)
         return found.decode(text) if found.decode is not None else text
 
@@ -310,11 +313,19 @@ class Shape:
         stored = {name: values[name] for name in self.stored} if self._copies else values
         for name, encode in self._encoders:
             if stored[name] is not None:
-                stored[name] = encode(stored[name])
+                stored[name] = self._encoded(name, encode, stored[name])
         for name in self._free:
             if not codec.storable(stored[name]):
                 codec.check(stored[name], f"{self.name}.{name}")
         return stored
+
+    def _encoded(self, name: str, encode: Callable[[Any], Any], value: Any) -> Any:
+        try:
+            return encode(value)
+        except Exception as error:  # pydantic and datetime have many ways to fail
+            raise InvalidValueError(
+                f"{self.name}.{name}: {value!r} cannot be stored: {error}"
+            ) from error
 
     def decode(self, fields: dict[str, Any]) -> dict[str, Any]:
         """Fields as they are stored, in place, to fields as Python sees them."""
@@ -336,7 +347,7 @@ class Shape:
         for name in self.stored:
             field = self.fields[name]
             if name not in adapted and not field.required:
-                adapted[name] = field.new_default()
+                adapted[name] = self.validate_one(name, field.new_default())
         return adapted
 
     def revive(self, key: tuple[str, ...], fields: dict[str, Any]) -> dict[str, Any]:

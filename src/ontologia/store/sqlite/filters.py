@@ -174,7 +174,12 @@ class Compiler:
         if not values:
             return "0"
         if path.kind in ("decimal", "json"):
-            return _balanced(" OR ", [self._compare(path, "==", value) for value in values])
+            exact = _balanced(" OR ", [self._compare(path, "==", value) for value in values])
+            if path.kind == "json":
+                return exact
+            rounded = self.bind(codec.encode([float(value) for value in values]))
+            coarse = decimal_index(self.value(path))
+            return f"({coarse} IN (SELECT value FROM json_each({rounded})) AND {exact})"
         column = self.value(path)
         if path.column != "fields" and path.kind == "number":
             column = self.doc(path).columns[path.column]
