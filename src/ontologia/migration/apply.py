@@ -41,14 +41,15 @@ class Migration:
         objects: dict[str, int] = {}
         missing: dict[str, list[int]] = {}
         for diff in diffs:
-            objects[diff.name] = self._count(self._shape(diff))
-            if objects[diff.name]:
+            name = _label(diff, diffs)
+            objects[name] = self._count(self._shape(diff))
+            if objects[name]:
                 try:
                     self._versions.chain(
                         self._shape(diff), diff.from_version, diff.from_version + 1
                     )
                 except MissingUpgraderError as error:
-                    missing[diff.name] = error.missing_versions
+                    missing[name] = error.missing_versions
         return MigrationPreview(diffs, _token(diffs, head), head, objects, missing)
 
     def apply(
@@ -88,13 +89,12 @@ class Migration:
                     diff.kind, diff.name, schema_json, runtime_id=owner_id, reason="migration"
                 )
                 versions[diff.kind, diff.name] = stored.version
+            names = {_label(diff, diffs): versions[diff.kind, diff.name] for diff in diffs}
             commit_id = None
             if changes:
-                migrated = {name: version for (_, name), version in versions.items()}
                 commit_id = tx.write_commit(
-                    changes, metadata=metadata | {"migration": migrated}, versions=versions
+                    changes, metadata=metadata | {"migration": names}, versions=versions
                 )
-        names = {diff.name: versions[diff.kind, diff.name] for diff in diffs}
         return MigrationResult(list(names), names, commit_id)
 
     def _upgraded(self, diff: TypeDiff) -> list[RawChange]:
@@ -131,11 +131,19 @@ class Migration:
         return shape
 
 
+def _label(diff: TypeDiff, diffs: list[TypeDiff]) -> str:
+    """A type's name, with its kind where an entity and a relation share it."""
+    same = [other for other in diffs if other.name == diff.name]
+    return diff.name if len(same) == 1 else f"{diff.kind} {diff.name}"
+
+
 def _token(diffs: list[TypeDiff], head: int) -> str:
     return _compute_migration_token(_compute_plan_hash(diffs), head or None)
 
 
-def _check(token: str, diffs: list[TypeDiff], head: int) -> None:
+def _check(token: object, diffs: list[TypeDiff], head: int) -> None:
+    if not isinstance(token, str):
+        raise MigrationTokenError(f"a migration token is text, got {token!r}")
     if token == _token(diffs, head):
         return
     parts = _decode(token)

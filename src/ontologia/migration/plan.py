@@ -29,7 +29,8 @@ class MigrationPreview:
     def __str__(self) -> str:
         if not self.diffs:
             return "nothing to migrate"
-        lines = [f"{diff}; {self.objects.get(diff.name, 0)} objects" for diff in self.diffs]
+        lines = [str(diff) for diff in self.diffs]
+        lines += [f"{name}: {count} objects to write anew" for name, count in self.objects.items()]
         for name, versions in self.missing_upgraders.items():
             lines.append(
                 f"missing upgraders for {name}: from version {', '.join(map(str, versions))}"

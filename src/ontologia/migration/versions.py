@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ontologia import codec
 from ontologia.errors import (
-    InvalidValueError,
     MigrationError,
     OntologiaError,
     SchemaOutdatedError,
@@ -22,6 +22,14 @@ from ontologia.store.protocol import StateReader, Store, Transaction
 from ontologia.store.rows import ObjectKey, StoredType, TypeKey
 
 Load = Callable[[ObjectKey, dict[str, Any]], dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    mixed: bool
+    """Rows of the past may have been written under another schema."""
+    behind: bool
+    """Current rows may be of another schema than the class, until somebody migrates."""
 
 
 class TypeVersions:
@@ -40,7 +48,8 @@ class TypeVersions:
         self._own = dict(upgraders)
         self._specs: dict[TypeKey, TypeSpec] = {}
         self._loaders: dict[TypeKey, dict[int, Load | None]] = {}
-        self._mixed: dict[TypeKey, bool] = {}
+        self._standing: dict[TypeKey, _Standing] = {}
+        self._behind: set[TypeKey] = set()
 
     # -- upgraders --------------------------------------------------------------------------
 
@@ -129,19 +138,33 @@ class TypeVersions:
 
     # -- reading rows of any version ------------------------------------------------------------
 
-    def mixed(self, shape: Shape) -> bool:
-        """Whether rows of the past of this type may have been written under another schema.
+    def standing(self, shape: Shape) -> _Standing:
+        """How the program's class stands to what is stored of its type.
 
-        Remembered: a type whose only version is the program's stays so for this program, whatever
-        others migrate it to.
+        Remembered while the class is the current version: it stays what it is for this program,
+        whatever others migrate the type to. One that is not is looked up for each question.
         """
         key = (shape.kind, shape.name)
-        if key not in self._mixed:
+        known = self._standing.get(key)
+        if known is None:
             stored = self._store.list_schema_versions(*key)
-            if not stored:
-                return False
-            self._mixed[key] = [each.schema_hash for each in stored] != [self.spec(shape).hash]
-        return self._mixed[key]
+            hashes = [each.schema_hash for each in stored]
+            own = self.spec(shape).hash
+            known = _Standing(
+                mixed=bool(hashes) and hashes != [own], behind=bool(hashes) and hashes[-1] != own
+            )
+            if stored:
+                self._standing[key] = known
+                if known.behind:
+                    self._behind.add(key)
+        return known
+
+    def refresh(self) -> None:
+        """Before a question: forget what may have changed under a program that is behind."""
+        while self._behind:
+            key = self._behind.pop()
+            self._standing.pop(key, None)
+            self._loaders.pop(key, None)
 
     def loader(self, shape: Shape, version: int | None) -> Load | None:
         """How a row of this version becomes fields of the class; None if it already fits.
@@ -157,7 +180,7 @@ class TypeVersions:
     def forget(self) -> None:
         """The store's schema changed: look again."""
         self._loaders.clear()
-        self._mixed.clear()
+        self._standing.clear()
 
     def _make_loader(self, shape: Shape, version: int) -> Load | None:
         stored = self._store.list_schema_versions(shape.kind, shape.name)
@@ -169,6 +192,7 @@ class TypeVersions:
         if target is not None and version < target:
             return self._upgrading(shape, version, target)
         self._check_readable(shape, stored, version)
+        self._behind.add((shape.kind, shape.name))
         return lambda _key, fields: shape.adapt(fields)
 
     def _upgrading(self, shape: Shape, version: int, target: int) -> Load:
@@ -206,9 +230,11 @@ def upgrade(
     if not isinstance(upgraded, dict):
         raise UpgraderError(shape.name, label, f"the upgrader gave {upgraded!r}, not a dict")
     try:
-        return shape.revive(key, upgraded)
-    except (InvalidValueError, ValueError) as error:
-        raise UpgraderError(shape.name, label, str(error)) from error
+        values = shape.revive(key, upgraded)
+        shape.dump(values)
+    except Exception as error:  # whatever an upgrader may put where a value should be
+        raise UpgraderError(shape.name, label, f"the upgrader gave {error}") from error
+    return values
 
 
 def decode_fields(text: str) -> dict[str, Any]:

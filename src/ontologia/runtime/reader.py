@@ -151,8 +151,11 @@ class Reader:
     def _must_evaluate(self, question: Question) -> bool:
         """Whether SQL would look at fields as they were before their upgraders."""
         # Keys are the same in every version, so what is asked of them alone is safe.
-        asked = question.historical and any(path.column == "fields" for path in question.paths)
-        return asked and any(self._versions.mixed(shape) for shape in _shapes(question))
+        asked = any(path.column == "fields" for path in question.paths)
+        if not asked:
+            return False
+        standings = map(self._versions.standing, _shapes(question))
+        return any(s.behind or (s.mixed and question.historical) for s in standings)
 
     def _items(self, question: Question) -> list[evaluate.Item]:
         """Everything in the state asked about, upgraded, as documents."""
@@ -196,6 +199,7 @@ class Reader:
         return found
 
     def _register(self, question: Question) -> None:
+        self._versions.refresh()
         shape = question.shape
         if self._registry.find(shape.kind, shape.name) is shape and not question.hops:
             return

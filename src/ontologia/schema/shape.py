@@ -360,6 +360,10 @@ class Shape:
             if self.key_text(values[self.key or ""]) != key[0]:
                 raise InvalidValueError(f"{self.name}: an upgrade cannot change the key {key[0]!r}")
             return values
+        if bool(key[2]) != (self.instance_key is not None):
+            raise InvalidValueError(
+                f"{self.name}: an upgrade cannot add or remove the instance key"
+            )
         ends = {"left_key": key[0], "right_key": key[1]}
         keyed = {self.instance_key: self.key_value(key[2])} if self.instance_key else {}
         return self.validate(fields | ends | keyed)

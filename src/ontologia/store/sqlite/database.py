@@ -25,7 +25,13 @@ from typing import Any, TypeAlias
 
 import apsw
 
-from ontologia.errors import LockContentionError, SessionClosedError, StoreOpenError
+from ontologia import codec
+from ontologia.errors import (
+    InvalidValueError,
+    LockContentionError,
+    SessionClosedError,
+    StoreOpenError,
+)
 from ontologia.store.sqlite.errors import read_only, translated
 
 Bindings: TypeAlias = dict[str, Any] | Sequence[Any]
@@ -194,6 +200,7 @@ class Database:
         connection = apsw.Connection(self.path)
         connection.set_busy_handler(busy)
         connection.create_collation("decimal", compare_decimals)
+        connection.create_scalar_function("canonical", canonical, 1, deterministic=True)
         self._enter_wal(connection)
         connection.execute("PRAGMA foreign_keys=ON")
         connection.execute("PRAGMA cache_size=-65536")  # 64 MiB
@@ -241,6 +248,14 @@ class Database:
             yield
         except apsw.Error as error:
             raise translated(error, self.path) from error
+
+
+def canonical(text: Any) -> Any:
+    """JSON text in the form that versions are compared in; what the codec refuses stays as it is."""
+    try:
+        return codec.encode(codec.decode(text))
+    except InvalidValueError:
+        return text
 
 
 def compare_decimals(first: str, second: str) -> int:

@@ -85,10 +85,10 @@ def _source(made: Select, shape: Shape, alias: str, keys: list[str] | None) -> D
 
 
 def _state_at(made: Select, shape: Shape) -> str:
-    """One row a key: SQLite takes the other columns from the row that has the MAX."""
+    """One row a key, its last: SQLite takes the other columns from the row that has the MAX."""
     keys = ", ".join(_KEYS[shape.kind])
     return (
-        f"SELECT {keys}, fields_json, schema_version_id, MAX(commit_id) AS commit_id "
+        f"SELECT {keys}, fields_json, schema_version_id, commit_id, MAX(id) "
         f"FROM {shape.kind}_history WHERE {shape.kind}_type = {literal(shape.name)} "
         f"AND commit_id <= {made.compiler.bind(made.question.as_of)} GROUP BY {keys}"
     )
@@ -99,7 +99,7 @@ def _version_at(made: Select, shape: Shape, key: str) -> str:
     return (
         f"SELECT h.id FROM entity_history AS h WHERE h.entity_type = {literal(shape.name)} "
         f"AND h.entity_key = {key} AND h.commit_id <= {made.compiler.bind(made.question.as_of)} "
-        f"ORDER BY h.commit_id DESC LIMIT 1"
+        f"ORDER BY h.commit_id DESC, h.id DESC LIMIT 1"
     )
 
 

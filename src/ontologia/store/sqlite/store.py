@@ -179,6 +179,6 @@ def _change(kind: str, row: Any, key: tuple[str, ...]) -> RawChange:
         key,
         None if before == TOMBSTONE else before,
         None if after == TOMBSTONE else after,
-        before_version,
-        after_version,
+        before_version or 1,  # rows from before versions were kept are of the first
+        after_version or 1,
     )

@@ -52,7 +52,7 @@ class SQLiteReader:
                     after = wanted[key]
                     if before != after:
                         changes.append(
-                            RawChange(kind, type_name, key, before, after, version, None)
+                            RawChange(kind, type_name, key, before, after, version or 1, None)
                         )
         return changes
 

@@ -128,18 +128,20 @@ INSERT INTO sqlite_stat1(tbl, idx, stat) VALUES
 ANALYZE sqlite_schema;
 
 -- name: rebuild_latest
+-- The greatest id of a key is its last version, also in files that have two in one commit. Text
+-- from elsewhere may be JSON in another form; what is current is kept in ours.
 DELETE FROM entity_latest;
 DELETE FROM relation_latest;
 INSERT INTO entity_latest(entity_type, entity_key, commit_id, schema_version_id, fields)
-SELECT entity_type, entity_key, commit_id, schema_version_id, jsonb(fields_json)
-  FROM (SELECT entity_type, entity_key, MAX(commit_id) AS commit_id, schema_version_id, fields_json
+SELECT entity_type, entity_key, commit_id, schema_version_id, jsonb(canonical(fields_json))
+  FROM (SELECT entity_type, entity_key, commit_id, schema_version_id, fields_json, MAX(id)
           FROM entity_history GROUP BY entity_type, entity_key)
  WHERE fields_json <> 'null';
 INSERT INTO relation_latest(relation_type, left_key, right_key, instance_key, commit_id,
                             schema_version_id, fields)
 SELECT relation_type, left_key, right_key, instance_key, commit_id, schema_version_id,
-       jsonb(fields_json)
-  FROM (SELECT relation_type, left_key, right_key, instance_key, MAX(commit_id) AS commit_id,
-               schema_version_id, fields_json
+       jsonb(canonical(fields_json))
+  FROM (SELECT relation_type, left_key, right_key, instance_key, commit_id, schema_version_id,
+               fields_json, MAX(id)
           FROM relation_history GROUP BY relation_type, left_key, right_key, instance_key)
  WHERE fields_json <> 'null';

@@ -23,10 +23,11 @@ SELECT entity_key, json(fields), commit_id, schema_version_id, 0
   FROM entity_latest WHERE entity_type = ? AND entity_key = ?;
 
 -- name: get_entity_at
--- The same as of a commit, one seek in the lookup index. The caller looks for a tombstone.
+-- The same as of a commit, one seek in the lookup index. The caller looks for a tombstone. Old
+-- files may have two rows of a key in one commit: the last one counts.
 SELECT entity_key, fields_json, commit_id, schema_version_id, 0
   FROM entity_history WHERE entity_type = ? AND entity_key = ? AND commit_id <= ?
- ORDER BY commit_id DESC LIMIT 1;
+ ORDER BY commit_id DESC, id DESC LIMIT 1;
 
 -- name: insert_commit
 INSERT INTO commits(created_at, metadata_json) VALUES (:created_at, :metadata_json);
