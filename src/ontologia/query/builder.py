@@ -204,8 +204,10 @@ class PathQuery(_Filtered, Generic[E]):
         """And from there along the relations of this class."""
         if self._question.history:
             raise QueryError("via() walks one state; it cannot be combined with history")
-        hop = next_hop(self._question, relation)
-        return self._with(hops=(*self._question.hops, hop))
+        longer = self._with(hops=(*self._question.hops, next_hop(self._question, relation)))
+        for path in longer._question.paths:  # what was clear before may mean two steps now
+            check_path(path, longer._question, "via")
+        return longer
 
     def collect(self) -> list[Path[E]]:
         """All ways. One statement, whatever their number."""

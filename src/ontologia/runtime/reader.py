@@ -150,12 +150,11 @@ class Reader:
 
     def _must_evaluate(self, question: Question) -> bool:
         """Whether SQL would look at fields as they were before their upgraders."""
-        # Keys are the same in every version, so what is asked of them alone is safe.
-        asked = any(path.column == "fields" for path in question.paths)
-        if not asked:
-            return False
         standings = map(self._versions.standing, _shapes(question))
-        return any(s.behind or (s.mixed and question.historical) for s in standings)
+        if not any(s.behind or (s.mixed and question.historical) for s in standings):
+            return False
+        # Keys are the same in every version, so what is asked of them alone is safe.
+        return any(path.column == "fields" for path in question.paths)
 
     def _items(self, question: Question) -> list[evaluate.Item]:
         """Everything in the state asked about, upgraded, as documents."""
@@ -230,6 +229,8 @@ class _Ends:
 def _shapes(question: Question) -> list[Shape]:
     """Every type a question touches."""
     shapes = [question.shape]
+    if question.shape.kind == "entity" and not question.hops:
+        return shapes
     relations = [hop.relation for hop in question.hops]
     if question.shape.kind == "relation":
         relations.append(question.shape)

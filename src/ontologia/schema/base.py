@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import Any, ClassVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
 
 from ontologia.errors import DefinitionError, MetadataUnavailableError
 from ontologia.schema.annotations import is_class_variable, is_field, own_annotations
@@ -125,8 +125,10 @@ class SchemaObject(metaclass=SchemaMeta):
     def __init__(self, /, **values: Any) -> None:
         object.__setattr__(self, "__dict__", type(self).__shape__.validate(values))
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        vars(self)[name] = type(self).__shape__.validate_one(name, value)
+    if not TYPE_CHECKING:  # to a type checker it would mean that any name can be assigned
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            self.__dict__[name] = type(self).__shape__.validate_one(name, value)
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and other.__dict__ == self.__dict__

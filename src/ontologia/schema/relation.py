@@ -100,15 +100,25 @@ def _entity(argument: Any, owner: type) -> type[Entity] | None:
 
 
 def _named(name: str, owner: type) -> Any:
-    """A class that was named by text because it is defined after the relation."""
+    """A class that was named by text because it is defined after the relation.
+
+    One in the same module, else one defined in the same function, else the only one there is.
+    """
     found = getattr(sys.modules.get(owner.__module__), name, None)
     if found is not None:
         return found
     known = [cls for cls in _subclasses(Entity) if cls.__name__ == name]
+    near = [cls for cls in known if _scope(cls) == _scope(owner)]
+    if near:
+        return near[-1]  # a function that ran again has defined it again
     if len(known) != 1:
         what = "is not defined" if not known else "is defined more than once"
         raise DefinitionError(f"{owner.__name__} names the entity {name!r}, which {what}")
     return known[0]
+
+
+def _scope(cls: type) -> tuple[str, str]:
+    return cls.__module__, cls.__qualname__.rpartition(".")[0]
 
 
 def _subclasses(cls: type[Entity]) -> list[type[Entity]]:

@@ -250,8 +250,9 @@ class Database:
             raise translated(error, self.path) from error
 
 
-def canonical(text: Any) -> Any:
+def canonical(*values: Any) -> Any:
     """JSON text in the form that versions are compared in; what the codec refuses stays as it is."""
+    [text] = values  # SQLite calls it with one
     try:
         return codec.encode(codec.decode(text))
     except InvalidValueError:

@@ -8,8 +8,11 @@ JSON may be of any type, so there the type is part of the comparison: true is no
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from ontologia import codec
@@ -31,8 +34,6 @@ from ontologia.schema.expression import (
 OPERATORS: dict[CompareOp, str] = {
     "==": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="
 }  # fmt: skip
-# Rounding to a double keeps the order but may lose the difference, so the coarse test is open.
-_COARSE: dict[CompareOp, str] = {"==": "=", "<": "<=", "<=": "<=", ">": ">=", ">=": ">="}
 _LAST_CODE_POINT = 0x10FFFF
 
 
@@ -152,9 +153,17 @@ class Compiler:
 
     def _compare_decimal(self, path: Path, op: CompareOp, value: str) -> str:
         exact = f"{self.value(path)} {OPERATORS[op]} {self.bind(value)} COLLATE decimal"
-        if op == "!=":
-            return exact
-        return f"({decimal_index(self.value(path))} {_COARSE[op]} {self.bind(float(value))} AND {exact})"
+        low, high = map(self.bind, _around([value]))
+        rounded = decimal_index(self.value(path))
+        match op:
+            case "!=":
+                return exact
+            case "==":
+                return f"({rounded} BETWEEN {low} AND {high} AND {exact})"
+            case "<" | "<=":
+                return f"({rounded} <= {high} AND {exact})"
+            case _:
+                return f"({rounded} >= {low} AND {exact})"
 
     def _compare_json(self, path: Path, op: CompareOp, value: Any) -> str:
         kind = self.json_type(path)
@@ -177,9 +186,8 @@ class Compiler:
             exact = _balanced(" OR ", [self._compare(path, "==", value) for value in values])
             if path.kind == "json":
                 return exact
-            rounded = self.bind(codec.encode([float(value) for value in values]))
-            coarse = decimal_index(self.value(path))
-            return f"({coarse} IN (SELECT value FROM json_each({rounded})) AND {exact})"
+            low, high = map(self.bind, _around(values))
+            return f"({decimal_index(self.value(path))} BETWEEN {low} AND {high} AND {exact})"
         column = self.value(path)
         if path.column != "fields" and path.kind == "number":
             column = self.doc(path).columns[path.column]
@@ -226,6 +234,22 @@ def key_text(value: Any) -> str:
 def decimal_index(value: str) -> str:
     """The number a decimal field is indexed by: rounded, so the exact comparison comes after."""
     return f"CAST({value} AS REAL)"
+
+
+def _around(decimals: Sequence[str]) -> tuple[float, float]:
+    """Bounds that the rounded form of each of these lies within, whoever rounds.
+
+    SQLite's own conversion may be some last digits away from the nearest double, so what it finds
+    is only roughly right; the exact comparison decides.
+    """
+    rounded = [float(Decimal(text)) for text in decimals]
+    low, high = min(rounded), max(rounded)
+    return (
+        max(low - abs(low) * 1e-12 - 1e-300, -math.inf) if low < math.inf else sys.float_info.max,
+        min(high + abs(high) * 1e-12 + 1e-300, math.inf)
+        if high > -math.inf
+        else -sys.float_info.max,
+    )
 
 
 def next_text(prefix: str) -> str | None:
