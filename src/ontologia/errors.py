@@ -128,7 +128,7 @@ class HeadMismatchError(OntologiaError, RuntimeError):
     ) -> None:
         self.expected, self.actual, self.max_retries = expected, actual, max_retries
         what = (
-            f"expected head {expected}, the store is at {actual}"
+            f"expected head {expected!r}, the store is at {actual}"
             if max_retries is None
             else f"the commit lost against others {max_retries} times"
         )

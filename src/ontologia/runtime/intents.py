@@ -15,6 +15,8 @@ from ontologia.schema.relation import Relation, instance_key_of
 from ontologia.schema.shape import Shape
 from ontologia.store.rows import Batch, ObjectKey
 
+_NONE = object()
+
 
 class Intents:
     """A queue with one place per object: the last word on it counts.
@@ -42,17 +44,27 @@ class Intents:
         with self._lock:
             self._merge(queued)
 
-    def take(self) -> Batch:
-        """Empty the queue and hand out what was in it."""
+    def snapshot(self) -> Batch:
+        """What is queued at this moment; it stays queued until `settle`."""
         with self._lock:
-            taken, self._batch = self._batch, {}
-        return taken
+            return {type_key: dict(wanted) for type_key, wanted in self._batch.items()}
 
-    def put_back(self, batch: Batch) -> None:
-        """Queue again what was taken, under whatever was queued since."""
+    def settle(self, batch: Batch) -> None:
+        """Take out what was carried out. What was queued for the same key since then stays."""
         with self._lock:
-            newer, self._batch = self._batch, batch
-            self._merge(newer)
+            if self._batch == batch:
+                self._batch = {}
+                return
+            for type_key, done in batch.items():
+                wanted = self._batch.get(type_key, {})
+                for key in [key for key, word in done.items() if wanted.get(key, _NONE) == word]:
+                    del wanted[key]
+
+    def clear(self) -> int:
+        """Take out everything; how many objects that was."""
+        with self._lock:
+            size, self._batch = len(self), {}
+        return size
 
     def _merge(self, newer: Batch) -> None:
         for type_key, wanted in newer.items():

@@ -17,10 +17,12 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, Self, overload
 
+from ontologia import codec
 from ontologia.clock import Clock, SystemClock
 from ontologia.config import OntologiaConfig
 from ontologia.errors import (
     BatchSizeExceededError,
+    ConfigError,
     HeadMismatchError,
     OntologiaError,
     QueryError,
@@ -42,8 +44,11 @@ from ontologia.schema.relation import Relation
 from ontologia.schema.shape import Shape
 from ontologia.store.open import open_store
 from ontologia.store.rows import Batch, CommitRow, RawChange
+from ontologia.store.turn import Turn
 
 log = logging.getLogger(__name__)
+_MOST = 2**63 - 1  # no database counts further
+_LONGEST_NAME = 200
 
 
 class Session:
@@ -69,12 +74,12 @@ class Session:
         upgraders: Mapping[UpgraderKey, Upgrader] | None = None,
     ) -> None:
         self.config = config or OntologiaConfig()
-        self.namespace = namespace or self.config.default_namespace
+        self.namespace = _namespace(namespace, self.config)
         self._clock: Clock = self.config.clock or SystemClock()
         self._random = self.config.random or random.SystemRandom()
         self.session_id = Ids(self._clock, self._random).new()
         self._closed = False
-        self._commit_lock = threading.RLock()
+        self._turn = Turn()
         self._registry = Registry()
         self._indexed: set[Shape] = set()
         self._intents = Intents(self._registry)
@@ -120,8 +125,7 @@ class Session:
 
     def discard(self) -> int:
         """Drop what is queued; how many objects that was."""
-        batch = self._intents.take()
-        return sum(map(len, batch.values()))
+        return self._intents.clear()
 
     # -- commit -----------------------------------------------------------------------------
 
@@ -147,32 +151,29 @@ class Session:
         self._check_open()
         if dry_run:
             return self._preview(expected_head)
-        with self._commit_lock:
-            batch = self._intents.take()
-            try:
-                return self._write(batch, expected_head)
-            except BaseException:
-                self._intents.put_back(batch)
-                raise
+        # One commit of a session after the other: a thread that finds nothing queued must not
+        # return before the thread that is just writing it.
+        with self._turn.taken(self.config.lock_timeout_ms):
+            batch = self._intents.snapshot()
+            commit_id = self._write(batch, expected_head)
+            self._intents.settle(batch)
+            return commit_id
 
     def _write(self, batch: Batch, expected_head: int | None) -> int | None:
         self._check_size(batch)
         if not batch and expected_head is None:
             return None
+        self._make_indexes()
         with self._store.write() as tx:
             _check_head(expected_head, tx.head() if expected_head is not None else None)
             versions = self._versions.verify(tx, batch)
             changes = tx.delta(batch)
             if not changes:
                 return None
-            commit_id = tx.write_commit(changes, metadata=self._metadata(), versions=versions)
-        self._make_indexes()
-        return commit_id
+            return tx.write_commit(changes, metadata=self._metadata(), versions=versions)
 
     def _preview(self, expected_head: int | None) -> Delta:
-        with self._commit_lock:
-            batch = self._intents.take()
-            self._intents.put_back({key: dict(wanted) for key, wanted in batch.items()})
+        batch = self._intents.snapshot()
         self._check_size(batch)
         with self._store.read() as reader:
             _check_head(expected_head, reader.head())
@@ -205,14 +206,16 @@ class Session:
     def list_commits(self, *, limit: int = 10, since: int | None = None) -> list[dict[str, Any]]:
         """The newest commits, newest first; only those after `since`, if given."""
         self._check_open()
-        for name, value in (("limit", limit), ("since", since or 0)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        for name, value in (("limit", limit), ("since", 0 if since is None else since)):
+            if not 0 <= _number(name, value, "a whole number from 0 on") <= _MOST:
                 raise QueryError(f"{name} takes a whole number from 0 on, got {value!r}")
         return [_as_dict(row) for row in self._store.list_commits(limit=limit, since=since)]
 
     def get_commit(self, commit_id: int) -> dict[str, Any] | None:
         """One commit with `id`, `created_at` and `metadata`; None if there is none."""
         self._check_open()
+        if not 0 < _number("get_commit", commit_id) <= _MOST:
+            return None
         row = self._store.get_commit(commit_id)
         return None if row is None else _as_dict(row)
 
@@ -223,6 +226,8 @@ class Session:
         `change_type` is created, updated or deleted. Values are found with `as_of(commit_id)`.
         """
         self._check_open()
+        if not 0 < _number("list_commit_changes", commit_id) <= _MOST:
+            return []
         changes = self._store.changes_between(commit_id - 1, commit_id)
         return [_summary(change) for change in changes]
 
@@ -235,9 +240,7 @@ class Session:
         self._check_open()
         head = self.head
         for commit_id in (a, b):
-            if isinstance(commit_id, bool) or not isinstance(commit_id, int):
-                raise QueryError(f"diff takes commit numbers, got {commit_id!r}")
-            if not 0 <= commit_id <= head:
+            if not 0 <= _number("diff", commit_id) <= head:
                 raise QueryError(f"there is no commit {commit_id}; the store is at {head}")
         changes = self._store.changes_between(min(a, b), max(a, b))
         return self._deltas.make(changes if a <= b else map(_reversed, changes))
@@ -313,10 +316,9 @@ class Session:
 
     def close(self) -> None:
         """Give up the connection; what is still queued is dropped. Closing again is nothing."""
-        with self._commit_lock:
-            if self._closed:
-                return
-            self._closed = True
+        if self._closed:
+            return
+        self._closed = True
         try:
             self._store.end_session(self.session_id, self._clock.now())
         except OntologiaError as error:
@@ -346,8 +348,26 @@ class Session:
             raise SessionClosedError("the session is closed", hint="Open another Session.")
 
 
+def _namespace(given: str | None, config: OntologiaConfig) -> str:
+    if given is None:
+        return config.default_namespace
+    if not isinstance(given, str) or not 0 < len(given) <= _LONGEST_NAME:
+        raise ConfigError(
+            f"a namespace is text of 1 to {_LONGEST_NAME} characters, got {given!r:.300}"
+        )
+    codec.check(given, "namespace")
+    return given
+
+
+def _number(what: str, value: object, kind: str = "commit numbers") -> int:
+    """A caller's commit number; one that is no number is refused, one that is none's is not."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise QueryError(f"{what} takes {kind}, got {value!r}")
+    return value
+
+
 def _check_head(expected: int | None, actual: int | None) -> None:
-    if expected is not None and expected != actual:
+    if expected is not None and (type(expected) is not int or expected != actual):
         raise HeadMismatchError(expected=expected, actual=actual)
 
 

@@ -199,7 +199,9 @@ def _literal(values: tuple[Any, ...]) -> FieldType:
     if kinds == {str}:
         return FieldType(Literal, "text", accepts=(str,))
     if kinds <= {int, float}:
-        return FieldType(Literal, "number", accepts=(int, float))
+        # Checked when stored if one of them would not fit.
+        free = not all(map(codec.storable, values))
+        return FieldType(Literal, "number", accepts=(int, float), free=free)
     if kinds == {bool}:
         return FieldType(Literal, "bool", accepts=(bool,))
     return FieldType(Literal, "json", accepts=_JSON_SCALARS, free=True)

@@ -14,25 +14,19 @@ BEGIN, where SQLite allows it. The log is sequential, so a later hard one makes 
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
-from pathlib import Path
 from random import Random
 from typing import Any, TypeAlias
 
 import apsw
 
 from ontologia import codec
-from ontologia.errors import (
-    InvalidValueError,
-    LockContentionError,
-    SessionClosedError,
-    StoreOpenError,
-)
-from ontologia.store.sqlite.errors import read_only, translated
+from ontologia.errors import InvalidValueError, LockContentionError, SessionClosedError
+from ontologia.store.sqlite.errors import translated
+from ontologia.store.turn import Turn
 
 Bindings: TypeAlias = dict[str, Any] | Sequence[Any]
 MEMORY = ":memory:"
@@ -81,14 +75,10 @@ class Database:
         self._pid = os.getpid()
         self._closed = False
         self._durable: bool | None = None
-        self._lock = threading.RLock() if self.in_memory else threading.Lock()
+        self._turn = Turn()
         self._readers: list[apsw.Connection] = []
-        _check_place(path)
         with self._translating():
             self._writer = self._connect(self._busy)
-            if not self.in_memory and self._writer.readonly("main"):
-                self._writer.close()
-                raise read_only(path)
 
     # -- transactions -----------------------------------------------------------------------
 
@@ -97,26 +87,18 @@ class Database:
         """A write transaction, or LockContentionError after `timeout_ms`."""
         limit = self._timeout_ms if timeout_ms is None else timeout_ms
         started = time.monotonic()
-        if not self._lock.acquire(timeout=limit / 1000):
-            raise LockContentionError("another thread of this process", _since(started))
-        try:
+        with self._turn.taken(limit), self._translating():
             self._check_usable()
-            with self._translating():
+            try:
                 self._begin(durable, started, limit)
-                try:
-                    yield Tx(self._writer)
-                except BaseException:
-                    self._roll_back()
-                    raise
-                try:
-                    self._writer.execute("COMMIT")
-                except BaseException:
-                    self._roll_back()
-                    raise
-        finally:
-            self._lock.release()
+                yield Tx(self._writer)
+                self._writer.execute("COMMIT")
+            except BaseException:
+                self._roll_back()
+                raise
 
     def _begin(self, durable: bool, started: float, limit_ms: float) -> None:
+        self._roll_back()  # what an interrupt may have left open
         if durable is not self._durable:
             self._writer.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
             self._durable = durable
@@ -135,7 +117,7 @@ class Database:
     def read(self) -> Generator[Tx]:
         """A read transaction: everything in it is answered from one snapshot."""
         if self.in_memory:
-            with self._lock, self._translating():
+            with self._turn.taken(), self._translating():
                 self._check_usable()
                 yield Tx(self._writer)
             return
@@ -162,7 +144,7 @@ class Database:
         try:
             return reader.execute(sql, bindings).fetchall()
         except apsw.Error as error:
-            raise translated(error, self.path) from error
+            raise translated(error, self.path, reader.system_errno) from error
         finally:
             self._return_reader(reader)
 
@@ -182,7 +164,7 @@ class Database:
 
     def close(self) -> None:
         """Close every connection; those in use are closed when they come back."""
-        with self._lock:
+        with self._turn.taken():
             if self._closed:
                 return
             self._closed = True
@@ -198,12 +180,16 @@ class Database:
 
     def _connect(self, busy: Callable[[int], bool]) -> apsw.Connection:
         connection = apsw.Connection(self.path)
-        connection.set_busy_handler(busy)
-        connection.create_collation("decimal", compare_decimals)
-        connection.create_scalar_function("canonical", canonical, 1, deterministic=True)
-        self._enter_wal(connection)
-        connection.execute("PRAGMA foreign_keys=ON")
-        connection.execute("PRAGMA cache_size=-65536")  # 64 MiB
+        try:
+            connection.set_busy_handler(busy)
+            connection.create_collation("decimal", compare_decimals)
+            connection.create_scalar_function("canonical", canonical, 1, deterministic=True)
+            self._enter_wal(connection)
+            connection.execute("PRAGMA foreign_keys=ON")
+            connection.execute("PRAGMA cache_size=-65536")  # 64 MiB
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def _enter_wal(self, connection: apsw.Connection) -> None:
@@ -247,7 +233,8 @@ class Database:
         try:
             yield
         except apsw.Error as error:
-            raise translated(error, self.path) from error
+            writer = getattr(self, "_writer", None)
+            raise translated(error, self.path, writer.system_errno if writer else 0) from error
 
 
 def canonical(*values: Any) -> Any:
@@ -267,17 +254,3 @@ def compare_decimals(first: str, second: str) -> int:
 
 def _since(started: float) -> float:
     return (time.monotonic() - started) * 1000
-
-
-def _check_place(path: str) -> None:
-    """The mistakes for which SQLite has only "unable to open database file"."""
-    if path == MEMORY:
-        return
-    place = Path(path)
-    if place.is_dir():
-        raise StoreOpenError(f"{path} is a directory, not a database file")
-    if not place.parent.is_dir():
-        raise StoreOpenError(
-            f"{path} cannot be created: there is no directory {place.parent}",
-            hint="Create the directory first; Ontologia makes files, not directories.",
-        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -11,17 +12,21 @@ from ontologia.errors import (
     DatabaseError,
     DiskFullError,
     IntegrityError,
+    LockContentionError,
     OntologiaError,
     ReadOnlyError,
     StoreOpenError,
 )
 
 _LITTLE_ROOM = 1 << 20
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
-def translated(error: apsw.Error, path: str) -> OntologiaError:
-    """The error to raise `from` this one."""
+def translated(error: apsw.Error, path: str, system_errno: int = 0) -> OntologiaError:
+    """The error to raise `from` this one. `system_errno` is what the system said last."""
     match error:
+        case apsw.BusyError():
+            return LockContentionError(f"a program in another process that has {path}", 0)
         case apsw.NotADBError() | apsw.CorruptError():
             return StoreOpenError(
                 f"{path} is not a SQLite database, or is damaged: {error}",
@@ -29,7 +34,7 @@ def translated(error: apsw.Error, path: str) -> OntologiaError:
             )
         case apsw.FullError():
             return _disk_full(path, error)
-        case apsw.IOError() if _no_room(path):
+        case apsw.IOError() if system_errno in _FULL or _no_room(path):
             return _disk_full(path, error)
         case apsw.ReadOnlyError() | apsw.PermissionsError():
             return read_only(path)
@@ -47,7 +52,8 @@ def translated(error: apsw.Error, path: str) -> OntologiaError:
 def read_only(path: str) -> ReadOnlyError:
     """The database is there but may not be written."""
     return ReadOnlyError(
-        f"{path} is read-only; nothing was written",
+        f"{path} is read-only: this user has no right to write the file or beside it; "
+        f"nothing was written",
         hint="Give this user the right to write the file and its directory, or copy it elsewhere.",
     )
 

@@ -7,7 +7,6 @@ layout or the new one. Opening a file of the current layout writes nothing.
 from __future__ import annotations
 
 from ontologia.clock import Clock, to_text
-from ontologia.errors import StoreOpenError
 from ontologia.schema.typespec import schema_hash
 from ontologia.store.named import statements
 from ontologia.store.sqlite.database import Database, Tx
@@ -18,17 +17,11 @@ _TYPES = statements("ontologia.store.sqlite", "types.sql")
 
 
 def prepare(database: Database, clock: Clock) -> None:
-    """Bring the file to the current layout; StoreOpenError if it has a newer one."""
+    """Bring the file to the current layout; `place` has refused one that is newer."""
     with database.read() as tx:
         found = _layout(tx)
     if found == LAYOUT:
         return
-    if found is not None and found > LAYOUT:
-        raise StoreOpenError(
-            f"{database.path} has layout {found}, and this version of Ontologia knows {LAYOUT}; "
-            f"nothing was changed",
-            hint="Upgrade Ontologia: the file was written by a newer version.",
-        )
     with database.write() as tx:
         if _layout(tx) != LAYOUT:  # another process may have been faster
             _build(tx, to_text(clock.now()))

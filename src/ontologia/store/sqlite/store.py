@@ -26,8 +26,9 @@ from ontologia.store.rows import (
 from ontologia.store.sqlite import answers
 from ontologia.store.sqlite.database import Database
 from ontologia.store.sqlite.indexes import create_index
-from ontologia.store.sqlite.layout import prepare
+from ontologia.store.sqlite.layout import LAYOUT, prepare
 from ontologia.store.sqlite.locks import STEP, WriteLease
+from ontologia.store.sqlite.place import check_place
 from ontologia.store.sqlite.transaction import SQLiteReader, SQLiteTransaction
 
 _PACKAGE = "ontologia.store.sqlite"
@@ -45,6 +46,7 @@ class SQLiteStore:
         self.uri = uri
         self._config = config
         self._clock = clock
+        check_place(path, LAYOUT)
         self._database = Database(path, random=random, timeout_ms=config.lock_timeout_ms)
         self._lease = WriteLease(self._database, clock, config.lock_lease_ms)
         try:
