@@ -249,6 +249,13 @@ def fingerprint(value: Any) -> str:
     return repr(value)
 
 
+def turned(value: Any) -> Any:
+    """The same, with the names of every object in reverse order."""
+    if isinstance(value, list):
+        return [turned(part) for part in value]
+    return {n: turned(value[n]) for n in reversed(value)} if isinstance(value, dict) else value
+
+
 # -- the model ------------------------------------------------------------------------------------
 
 
@@ -380,10 +387,12 @@ def operations(draw: Any) -> Operation:
 def histories(draw: Any) -> History:
     """What is written, commit by commit.
 
-    Relations may come before their ends, or outlive them; what was once said may be said again.
+    Relations may come before their ends, or outlive them; what was once said may be said again,
+    in another order of words.
     """
     first = draw(st.lists(operations(), min_size=8, max_size=24))
-    new_or_old = operations() | operations() | st.sampled_from(first)
+    again = st.sampled_from(first).map(lambda said: (said[0], turned(said[1]), said[2]))
+    new_or_old = operations() | operations() | again
     return [first, *draw(st.lists(st.lists(new_or_old, min_size=1, max_size=12), max_size=3))]
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import keyword
 import types
 import unicodedata
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -68,7 +68,7 @@ NAMES = st.lists(TEXT.filter(bool), min_size=2, max_size=8, unique=True)
 quick = settings(max_examples=60, deadline=None)
 
 
-@contextlib.contextmanager
+@contextmanager
 def stored(*objects: Any) -> Iterator[Session]:
     with Session("sqlite://", entity_types=[Note], relation_types=[Tie]) as session:
         session.ensure(objects)
@@ -344,21 +344,9 @@ def test_a_field_that_the_class_does_not_have_cannot_be_asked_for(name):
 
 
 @pytest.mark.req("SQL-039")
-@pytest.mark.parametrize(
-    "names", [("{}", "key", "size"), ("Made", "key", "{}")], ids=["class", "field"]
-)
-@pytest.mark.parametrize("name", ['a"b', "a'b", "a, b", 'x" ON commits(id); --'])
-def test_a_name_that_is_no_identifier_is_refused_or_works(open_session, sql, names, name):
-    """Classes can be made at run time, out of names from anywhere."""
-    name_of_class, key, value = (part.format(name) for part in names)
-
-    with contextlib.suppress(DefinitionError):
-        made = entity(name_of_class, key, value)
-        session = open_session(entity_types=[made])
-        session.ensure([made(**{key: "one", value: 1}), made(**{key: "two", value: 2})])
-        session.commit()
-        found = session.query().entities(made).where(getattr(made, value) == 2).collect()
-        assert [vars(obj) for obj in found] == [{key: "two", value: 2}]
-
-    open_session()  # so that there is a file in any case
-    assert sql("SELECT name FROM sqlite_master WHERE type = 'index' AND tbl_name = 'commits'") == []
+@pytest.mark.parametrize("name", ['a"b', "a'b", "a, b", 'x" ON commits(id); --', ""])
+def test_a_class_made_at_run_time_cannot_have_a_name_that_is_no_identifier(name):
+    with pytest.raises(DefinitionError, match="identifier"):
+        entity(name, "key", "size")
+    with pytest.raises(DefinitionError, match="identifier"):
+        entity("Made", "key", name)

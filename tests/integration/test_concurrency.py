@@ -71,8 +71,11 @@ def assert_sound(path) -> None:
 
 def assert_whole(path, size: int) -> None:
     """Every commit wrote `size` customers of one name, and so is the current state."""
-    versions = "SELECT COUNT(*), COUNT(DISTINCT fields_json ->> 'name') FROM entity_history"
-    assert set(ask(path, f"{versions} GROUP BY commit_id")) == {(size, 1)}
+    versions = (
+        "SELECT COUNT(h.id), COUNT(DISTINCT h.fields_json ->> 'name') "
+        "FROM commits LEFT JOIN entity_history AS h ON h.commit_id = commits.id GROUP BY commits.id"
+    )
+    assert set(ask(path, versions)) == {(size, 1)}
     latest = "SELECT COUNT(*), COUNT(DISTINCT fields ->> 'name') FROM entity_latest"
     assert ask(path, latest) == [(size, 1)]
 
@@ -388,15 +391,16 @@ def test_a_wait_for_the_lock_can_be_interrupted(path):
     report([session.commit(), session.head])
     """
 
-    with Process(waiting, path) as waiter, Process(HOLD_A_COMMIT, path) as writer:
+    with Process(waiting, path) as waiter:
         waiter.hear("open")
-        writer.hear("inside")
-        waiter.tell()
-        waiter.hear("waiting")
-        waiter.interrupt()
-        waiter.hear("interrupted")
-        writer.tell()
-        writer.report()
+        with Process(HOLD_A_COMMIT, path) as writer:
+            writer.hear("inside")
+            waiter.tell()
+            waiter.hear("waiting")
+            waiter.interrupt()
+            waiter.hear("interrupted")
+            writer.tell()
+            writer.report()
         waiter.tell()
 
         assert waiter.report() == [2, 2]

@@ -217,6 +217,8 @@ def test_a_refusal_names_the_field_its_type_and_the_value():
         _ = Item.price == "5"
     with pytest.raises(QueryTypeError, match=r"left\(Links\)\.price is float"):
         _ = left(Links).price == "5"
+    with pytest.raises(QueryTypeError, match="compared with values, not with fields"):
+        _ = Item.name == Item.note
 
 
 def test_inside_json_values_of_every_json_type_may_be_compared():

@@ -86,11 +86,11 @@ def test_threads_never_draw_the_same_id_and_each_sees_its_own_ascend():
 
     try:
         with ThreadPoolExecutor(8) as pool:
-            batches = list(pool.map(lambda _: [ids.new() for _ in range(2_000)], range(8)))
+            batches = list(pool.map(lambda _: [ids.new() for _ in range(10_000)], range(8)))
     finally:
         sys.setswitchinterval(interval)
 
-    assert len({text for batch in batches for text in batch}) == 16_000
+    assert len({text for batch in batches for text in batch}) == 80_000
     assert all(batch == sorted(batch) for batch in batches)
 
 

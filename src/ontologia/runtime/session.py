@@ -15,11 +15,10 @@ import threading
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from ontologia import codec
 from ontologia.clock import Clock, SystemClock
-from ontologia.config import OntologiaConfig
 from ontologia.errors import (
     BatchSizeExceededError,
     ConfigError,
@@ -45,6 +44,9 @@ from ontologia.schema.shape import Shape
 from ontologia.store.open import open_store
 from ontologia.store.rows import Batch, CommitRow, RawChange
 from ontologia.store.turn import Turn
+
+if TYPE_CHECKING:
+    from ontologia.config import OntologiaConfig
 
 log = logging.getLogger(__name__)
 _MOST = 2**63 - 1  # no database counts further
@@ -73,7 +75,7 @@ class Session:
         config: OntologiaConfig | None = None,
         upgraders: Mapping[UpgraderKey, Upgrader] | None = None,
     ) -> None:
-        self.config = config or OntologiaConfig()
+        self.config = config or _default_config()
         self.namespace = _namespace(namespace, self.config)
         self._clock: Clock = self.config.clock or SystemClock()
         self._random = self.config.random or random.SystemRandom()
@@ -346,6 +348,12 @@ class Session:
     def _check_open(self) -> None:
         if self._closed:
             raise SessionClosedError("the session is closed", hint="Open another Session.")
+
+
+def _default_config() -> OntologiaConfig:
+    from ontologia.config import OntologiaConfig  # see ontologia/__init__.py
+
+    return OntologiaConfig()
 
 
 def _namespace(given: str | None, config: OntologiaConfig) -> str:

@@ -30,6 +30,7 @@ _RESERVED = {
 }
 _INT64 = (Ge(-(2**63)), Le(2**63 - 1))
 _KEY = field_type(str)
+_LONGEST_NAME = 200
 _JSON = (str, int, float, bool, list, dict)
 
 
@@ -64,6 +65,12 @@ class Shape:
     # -- the definition ---------------------------------------------------------------------
 
     def _check_definition(self) -> None:
+        for name in (self.name, *self.fields):
+            if not name.isidentifier() or len(name) > _LONGEST_NAME:
+                raise DefinitionError(
+                    f"{self.name!r:.300} names something {name!r:.300}; names are identifiers "
+                    f"of at most {_LONGEST_NAME} characters"
+                )
         for name in self.fields:
             if name in _RESERVED.get(self.kind, ()):
                 raise DefinitionError(

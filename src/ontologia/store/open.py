@@ -7,10 +7,10 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from ontologia.clock import Clock
-from ontologia.config import OntologiaConfig
 from ontologia.errors import StoreOpenError
 
 if TYPE_CHECKING:
+    from ontologia.config import OntologiaConfig
     from ontologia.store.protocol import Store
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+)://")

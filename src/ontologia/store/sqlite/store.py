@@ -6,11 +6,10 @@ from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ontologia import codec
 from ontologia.clock import Clock, from_text, to_text
-from ontologia.config import OntologiaConfig
 from ontologia.errors import LockContentionError
 from ontologia.query.question import Question
 from ontologia.store.named import statements
@@ -30,6 +29,9 @@ from ontologia.store.sqlite.layout import LAYOUT, prepare
 from ontologia.store.sqlite.locks import STEP, WriteLease
 from ontologia.store.sqlite.place import check_place
 from ontologia.store.sqlite.transaction import SQLiteReader, SQLiteTransaction
+
+if TYPE_CHECKING:
+    from ontologia.config import OntologiaConfig
 
 _PACKAGE = "ontologia.store.sqlite"
 _STATE = statements(_PACKAGE, "state.sql")
