@@ -39,7 +39,7 @@ def main() -> int:
             print(figure, flush=True)
             missed += [figure] if figure.missed else []
     verdict = f"goals missed: {len(missed)}" if missed else "all goals reached"
-    print(f"\n{verdict}, in {time.monotonic() - started:.0f} s")
+    print(f"\n{verdict}, in {time.monotonic() - started:.0f} s{_load()}")
     return 1 if missed else 0
 
 
@@ -53,7 +53,12 @@ def _machine() -> str:
         "ontologia": ontologia.__version__,
     }
     named = ", ".join(f"{name} {version}" for name, version in versions.items())
-    return f"{os.cpu_count()} cores, {_processor()}, {platform.system()}\n{named}"
+    return f"{os.cpu_count()} cores, {_processor()}, {platform.system()}{_load()}\n{named}"
+
+
+def _load() -> str:
+    """How busy the machine is: above the number of its cores, the ratios are mostly noise."""
+    return f", load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
 
 
 def _processor() -> str:

@@ -109,7 +109,7 @@ def _scans(session: Session, other: Session, connection: apsw.Connection) -> Ite
     yield compare(Ratio(f"collect() of {_STATE}", 3), plain, ours, rounds=9)
     same("collect of single versions", [each.id for each in single()], [e["id"] for e in answer])
     title = f"  {VERSIONS} versions each (ours) beside 1 version each (bare)"
-    yield compare(Ratio(title, 1.2), single, ours, rounds=9)
+    yield compare(Ratio(title, 1.2), single, ours, rounds=15)
     same("collect as_of", plain_then(), _fields(ours_then()))
     yield compare(Ratio(f"collect() under as_of, {_STATE}"), plain_then, ours_then, rounds=5)
 

@@ -41,7 +41,7 @@ class OntologiaConfig(BaseSettings):
     )
 
     datastore_uri: str | None = None
-    """Where the program finds its database when nothing else says so."""
+    """Where a program may find its database; a `Session` is always given its own."""
     default_namespace: Annotated[str, Setting(min_length=1, max_length=200)] = "default"
     """Namespace of a session that names none."""
 

@@ -96,7 +96,8 @@ class EndpointDeleted(OntologiaError):
         super().__init__(
             f"the {side} end of {relation} does not exist: {type_name} {key!r} was deleted or never "
             f"committed; the relation itself is intact",
-            hint=f"Check with {side}({relation.split(':')[0]}), or delete the relation too.",
+            hint=f"Delete the relation too, or commit the entity; it must be a {type_name} itself, "
+            f"not a subclass.",
         )
 
 
@@ -180,7 +181,7 @@ class MigrationError(OntologiaError, RuntimeError):
 class MigrationTokenError(MigrationError):
     """The token is missing, unreadable, or was given for another plan or another head."""
 
-    hint = "Preview again with session.migrate() and pass the token it returns."
+    hint = "Preview with session.migrate() and pass the token it returns."
 
 
 class MissingUpgraderError(MigrationError):

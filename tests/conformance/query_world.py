@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
@@ -375,25 +375,30 @@ History = list[list[Operation]]
 
 
 @st.composite
-def operations(draw: Any) -> Operation:
+def operations(draw: Any, classes: Sequence[type]) -> Operation:
     """Make an object be there, or not. Its values hang on one number, which shrinks quickly."""
-    cls = draw(st.sampled_from([Thing, Thing, Thing, Place, *RELATIONS]))
+    cls = draw(st.sampled_from(classes))
     random = Random(draw(st.integers(0, 2**32)))
     values = {name: kind.draw(random) for name, kind in FIELDS[cls].items()}
     return cls, values, draw(st.sampled_from([False, False, False, True]))
 
 
 @st.composite
-def histories(draw: Any) -> History:
-    """What is written, commit by commit.
+def histories(
+    draw: Any, *, classes: Sequence[type] = (Thing, Thing, Thing, Place, *RELATIONS), least: int = 8
+) -> History:
+    """What is written, commit by commit, with at least so many words in the first one.
 
     Relations may come before their ends, or outlive them; what was once said may be said again,
     in another order of words.
     """
-    first = draw(st.lists(operations(), min_size=8, max_size=24))
+    new = operations(classes)
+    first = draw(st.lists(new, min_size=least, max_size=3 * least))
     again = st.sampled_from(first).map(lambda said: (said[0], turned(said[1]), said[2]))
-    new_or_old = operations() | operations() | again
-    return [first, *draw(st.lists(st.lists(new_or_old, min_size=1, max_size=12), max_size=3))]
+    return [
+        first,
+        *draw(st.lists(st.lists(new | new | again, min_size=1, max_size=12), max_size=3)),
+    ]
 
 
 def open_world(uri: str, history: History) -> World:

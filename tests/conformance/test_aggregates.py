@@ -250,6 +250,8 @@ def test_groups_of_typed_values_are_keyed_by_those_values(session):
     assert query.group_by(Bill.price).agg(n=count()) == [
         {"price": Decimal(2), "n": 2}, {"price": Decimal(10), "n": 1},
     ]  # fmt: skip
+    dear = query.group_by(Bill.size).having(max(Bill.price) > Decimal(9)).agg(n=count())
+    assert dear == [{"size": Size.SMALL, "n": 2}]
     assert query.group_by(Bill.size).agg(n=count()) == [
         {"size": Size.LARGE, "n": 1}, {"size": Size.SMALL, "n": 2},
     ]  # fmt: skip

@@ -393,6 +393,23 @@ def test_in_history_the_ends_are_the_current_ones(shop):
     assert versions.where(left(Subscription).tier == "lead").count() == 3
 
 
+def test_under_as_of_an_end_deleted_by_then_is_missing(shop):
+    shop.delete(Customer(id="ada", name="Ada"))
+    shop.commit()
+    shop.ensure(Customer(id="ada", name="Ada", tier="new"))
+    shop.commit()
+    query = shop.query().relations(Subscription).where(Subscription.left_key == "ada").as_of(2)
+
+    without = query.first()
+
+    assert without.right.price == 9.0
+    with pytest.raises(EndpointDeleted, match="left end"):
+        _ = without.left
+    assert query.where(left(Subscription).tier.is_null()).collect() == []
+    assert query.where(left(Subscription).id == "ada").collect() == []
+    assert query.as_of(3).first().left.tier == "new"
+
+
 @pytest.mark.req("SQL-036")
 def test_a_condition_on_an_end_that_the_relation_does_not_declare_is_an_error(session):
     session.ensure([Customer(id="ada", name="Ada"), Tag(left_key="ada", right_key="x", word="new")])

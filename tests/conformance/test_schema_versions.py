@@ -501,3 +501,20 @@ def test_validate_is_content_again_after_the_migration(open_session):
     migrate(session)
 
     assert session.validate() is None
+
+
+@pytest.mark.req("SQL-006")
+def test_a_new_field_changes_no_table(open_session, sql):
+    tables = "SELECT name, sql FROM sqlite_master WHERE type = 'table' ORDER BY name"
+    first = person()
+    old = open_session(entity_types=[first])
+    old.ensure(first(id="p1", name="Ada"))
+    old.commit()
+    before = sql(tables)
+
+    new = open_session(entity_types=[person_with_email()])
+    migrate(new)
+
+    assert sql(tables) == before
+    [[stored]] = sql("SELECT fields_json FROM entity_history ORDER BY id DESC LIMIT 1")
+    assert json.loads(stored) == {"email": "p1@example.org", "id": "p1", "name": "Ada"}

@@ -127,6 +127,22 @@ def test_ways_follow_the_keys_unless_told_otherwise(music):
     ]  # fmt: skip
 
 
+def test_ways_follow_the_keys_also_where_an_index_finds_the_relations(session):
+    class Rates(Relation[Person, Band]):
+        stars: Field[int] = Field(default=0, index=True)
+
+    session.ensure([Person(name="ada"), *(Band(title=title) for title in "abc")])
+    session.ensure(
+        Rates(left_key="ada", right_key=title, stars=stars)
+        for title, stars in [("a", 5), ("b", 4), ("c", 3)]
+    )
+    session.commit()
+
+    rated = people(session).via(Rates).where(Rates.stars > 1)
+
+    assert ways(rated) == ["ada ada>a", "ada ada>b", "ada ada>c"]
+
+
 def test_ways_are_paged_as_ways(music):
     query = people(music).via(PlaysIn)
 

@@ -323,6 +323,7 @@ def test_opening_a_file_that_another_program_locked_whole_is_no_mystery(path, op
             open_session(settings={"lock_timeout_ms": 50})
 
     assert "another process" in error.value.holder
+    assert error.value.waited_ms >= 50
     assert open_session().head == 0
 
 

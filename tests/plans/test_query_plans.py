@@ -284,7 +284,8 @@ def test_an_indexed_filter_is_used_by_counts_and_sums_too(store, watch):
     counted, summed = watch.plan(items.count), watch.plan(lambda: items.sum(Item.plain))
 
     for plan in (counted, summed):
-        assert re.search(r"idx_entity_Item_size_\w+ \(entity_type=\? AND <expr>>\?", plan[0])
+        seek = r"idx_entity_Item_size_\w+ \(entity_type=\? AND <expr>>\?"
+        assert any(re.search(seek, step) for step in plan)
 
 
 @pytest.mark.req("NEW-009")
@@ -307,7 +308,7 @@ def test_an_index_is_used_by_a_session_that_did_not_make_it(store, watch, open_s
 
     plan = watch.plan(other.query().entities(Item).where(Item.name == "n1").collect)
 
-    assert "idx_entity_Item_name" in plan[0]
+    assert any("idx_entity_Item_name" in step for step in plan)
 
 
 # -- relations ------------------------------------------------------------------------------------
@@ -561,6 +562,5 @@ def test_no_value_and_no_path_of_a_caller_stands_in_the_text_of_a_statement(watc
     for condition in conditions:
         for question in (query.where(condition), query.where(condition).as_of(1)):
             texts = watch.statements(question.collect)
-            assert len(texts) == 1
-            assert unusual not in texts[0]
+            assert not any(unusual in text for text in texts)
             assert any(unusual in str(bindings) for _, _, bindings in watch.seen)

@@ -119,7 +119,9 @@ class Migration:
 
     def _count(self, shape: Shape) -> int:
         question = Question(shape, aggregates=(("n", count()),))
-        return int(self._store.aggregate_entities(question)[0][0])
+        entity = shape.kind == "entity"
+        ask = self._store.aggregate_entities if entity else self._store.aggregate_relations
+        return int(ask(question)[0][0])
 
     def _plan(self) -> tuple[list[TypeDiff], int]:
         with self._store.read() as reader:

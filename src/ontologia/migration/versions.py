@@ -46,10 +46,11 @@ class TypeVersions:
         self._registry = registry
         self._runtime_id = runtime_id
         self._own = dict(upgraders)
-        self._specs: dict[TypeKey, TypeSpec] = {}
+        self._specs: dict[TypeKey, tuple[TypeSpec, str]] = {}
         self._loaders: dict[TypeKey, dict[int, Load | None]] = {}
         self._standing: dict[TypeKey, _Standing] = {}
-        self._behind: set[TypeKey] = set()
+        self._behind = False
+        self._generation = 0
 
     # -- upgraders --------------------------------------------------------------------------
 
@@ -75,9 +76,14 @@ class TypeVersions:
 
     def spec(self, shape: Shape) -> TypeSpec:
         """The program's own schema of a type."""
+        return self._spec(shape)[0]
+
+    def _spec(self, shape: Shape) -> tuple[TypeSpec, str]:
+        """The schema and its hash, made once: every commit asks for it."""
         key = (shape.kind, shape.name)
         if key not in self._specs:
-            self._specs[key] = spec_of(shape)
+            spec = spec_of(shape)
+            self._specs[key] = (spec, spec.hash)
         return self._specs[key]
 
     def register(self, shapes: Iterable[Shape]) -> None:
@@ -125,8 +131,8 @@ class TypeVersions:
         return [diff for diff in found if diff is not None]
 
     def _diff(self, shape: Shape, stored: StoredType) -> TypeDiff | None:
-        spec = self.spec(shape)
-        if spec.hash == stored.schema_hash:
+        spec, own_hash = self._spec(shape)
+        if own_hash == stored.schema_hash:
             return None
         return diff_specs(TypeSpec.from_json(stored.schema_json), spec, stored.version)
 
@@ -139,32 +145,30 @@ class TypeVersions:
     # -- reading rows of any version ------------------------------------------------------------
 
     def standing(self, shape: Shape) -> _Standing:
-        """How the program's class stands to what is stored of its type.
-
-        Remembered while the class is the current version: it stays what it is for this program,
-        whatever others migrate the type to. One that is not is looked up for each question.
-        """
+        """How the program's class stands to what is stored of its type; see `refresh`."""
         key = (shape.kind, shape.name)
         known = self._standing.get(key)
         if known is None:
             stored = self._store.list_schema_versions(*key)
             hashes = [each.schema_hash for each in stored]
-            own = self.spec(shape).hash
+            own = self._spec(shape)[1]
             known = _Standing(
                 mixed=bool(hashes) and hashes != [own], behind=bool(hashes) and hashes[-1] != own
             )
-            if stored:
-                self._standing[key] = known
-                if known.behind:
-                    self._behind.add(key)
+            self._standing[key] = known
         return known
 
-    def refresh(self) -> None:
-        """Before a question: forget what may have changed under a program that is behind."""
-        while self._behind:
-            key = self._behind.pop()
-            self._standing.pop(key, None)
-            self._loaders.pop(key, None)
+    def refresh(self, *, fields: bool) -> None:
+        """Before a question: forget what is known of versions if somebody has changed them.
+
+        Asked for when the question looks at `fields`, whose meaning may have changed, or when rows
+        had to be adapted before. Reads that fit the class are spared the statement.
+        """
+        if fields or self._behind:
+            generation = self._store.schema_generation()
+            if generation != self._generation:
+                self.forget()
+                self._generation = generation
 
     def loader(self, shape: Shape, version: int | None) -> Load | None:
         """How a row of this version becomes fields of the class; None if it already fits.
@@ -181,18 +185,19 @@ class TypeVersions:
         """The store's schema changed: look again."""
         self._loaders.clear()
         self._standing.clear()
+        self._behind = False
 
     def _make_loader(self, shape: Shape, version: int) -> Load | None:
         stored = self._store.list_schema_versions(shape.kind, shape.name)
-        spec = self.spec(shape)
-        fitting = [each.version for each in stored if each.schema_hash == spec.hash]
+        own = self._spec(shape)[1]
+        fitting = [each.version for each in stored if each.schema_hash == own]
         target = max(fitting, default=None)
         if target == version:
             return None
         if target is not None and version < target:
             return self._upgrading(shape, version, target)
         self._check_readable(shape, stored, version)
-        self._behind.add((shape.kind, shape.name))
+        self._behind = True
         return lambda _key, fields: shape.adapt(fields)
 
     def _upgrading(self, shape: Shape, version: int, target: int) -> Load:

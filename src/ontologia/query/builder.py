@@ -8,7 +8,7 @@ session.query().entities(Customer).via(Owns).via(MadeBy).collect()
 
 from __future__ import annotations
 
-from typing import Any, Generic, Protocol, Self, TypeVar, cast
+from typing import Any, Generic, NoReturn, Protocol, Self, TypeVar, cast
 
 from ontologia.errors import QueryError, QueryTypeError
 from ontologia.query import aggregates
@@ -74,6 +74,19 @@ class _Filtered:
     def _with(self, **changes: Any) -> Self:
         return type(self)(self._answers, self._question._replace(**changes))
 
+    def __iter__(self) -> NoReturn:
+        raise QueryTypeError(
+            "a question is not its answer", hint="Call collect() and go through it."
+        )
+
+    def __len__(self) -> NoReturn:
+        raise QueryTypeError(
+            "a question is not its answer", hint="Call count(), or len(collect())."
+        )
+
+    def __bool__(self) -> NoReturn:
+        raise QueryTypeError("a question is not its answer", hint="Call count() or first().")
+
     def where(self, *conditions: Condition) -> Self:
         """Only what satisfies every condition."""
         where = self._question.where
@@ -118,7 +131,7 @@ class _Collectable(_Filtered, Generic[T]):
         return self._with(history=True, since=_whole("history_since", commit_id))
 
     def collect(self) -> list[T]:
-        """All of them. One statement, whatever their number."""
+        """All of them. The number of statements does not depend on theirs."""
         return cast("list[T]", self._answers.objects(self._question))
 
     def first(self) -> T | None:
@@ -210,7 +223,7 @@ class PathQuery(_Filtered, Generic[E]):
         return longer
 
     def collect(self) -> list[Path[E]]:
-        """All ways. One statement, whatever their number."""
+        """All ways. The number of statements does not depend on theirs."""
         return self._answers.paths(self._question)
 
     def first(self) -> Path[E] | None:

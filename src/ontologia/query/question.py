@@ -57,6 +57,10 @@ class Question(NamedTuple):
     @property
     def paths(self) -> list[Path]:
         """Every value that conditions, order, groups and aggregates look at."""
+        if not (self.order or self.group_by or self.aggregates or self.having is not None):
+            path = getattr(self.where, "path", None)
+            if isinstance(path, Path):
+                return [path]  # one condition and nothing else: the most common question
         found = [term.path for term in self.order if isinstance(term, Order)]
         found += [expr._path for expr in self.group_by]
         conditions = [self.where]

@@ -31,7 +31,8 @@ class Intents:
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        return sum(map(len, self._batch.values()))
+        with self._lock:
+            return sum(map(len, self._batch.values()))
 
     def add(self, objects: object, *, delete: bool = False) -> None:
         """Queue one object or an iterable of them: all of them, or none if one is wrong."""
@@ -59,12 +60,13 @@ class Intents:
                 wanted = self._batch.get(type_key, {})
                 for key in [key for key, word in done.items() if wanted.get(key, _NONE) == word]:
                     del wanted[key]
+            self._batch = {type_key: left for type_key, left in self._batch.items() if left}
 
     def clear(self) -> int:
         """Take out everything; how many objects that was."""
         with self._lock:
-            size, self._batch = len(self), {}
-        return size
+            dropped, self._batch = self._batch, {}
+        return sum(map(len, dropped.values()))
 
     def _merge(self, newer: Batch) -> None:
         for type_key, wanted in newer.items():

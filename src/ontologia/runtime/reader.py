@@ -150,14 +150,13 @@ class Reader:
 
     def _must_evaluate(self, question: Question) -> bool:
         """Whether SQL would look at fields as they were before their upgraders."""
-        asks = question.order or question.aggregates or question.group_by
-        if question.where is None and not asks:
+        # Keys are the same in every version, so what is asked of them alone is safe.
+        fields = any(path.column == "fields" for path in question.paths)
+        self._versions.refresh(fields=fields)
+        if not fields:
             return False
         standings = map(self._versions.standing, _shapes(question))
-        if not any(s.behind or (s.mixed and question.historical) for s in standings):
-            return False
-        # Keys are the same in every version, so what is asked of them alone is safe.
-        return any(path.column == "fields" for path in question.paths)
+        return any(s.behind or (s.mixed and question.historical) for s in standings)
 
     def _items(self, question: Question) -> list[evaluate.Item]:
         """Everything in the state asked about, upgraded, as documents."""
@@ -201,7 +200,6 @@ class Reader:
         return found
 
     def _register(self, question: Question) -> None:
-        self._versions.refresh()
         shape = question.shape
         if self._registry.find(shape.kind, shape.name) is shape and not question.hops:
             return

@@ -22,6 +22,7 @@ from ontologia.clock import Clock, SystemClock
 from ontologia.errors import (
     BatchSizeExceededError,
     ConfigError,
+    DefinitionError,
     HeadMismatchError,
     OntologiaError,
     QueryError,
@@ -75,7 +76,7 @@ class Session:
         config: OntologiaConfig | None = None,
         upgraders: Mapping[UpgraderKey, Upgrader] | None = None,
     ) -> None:
-        self.config = config or _default_config()
+        self.config = _checked_config(config)
         self.namespace = _namespace(namespace, self.config)
         self._clock: Clock = self.config.clock or SystemClock()
         self._random = self.config.random or random.SystemRandom()
@@ -85,9 +86,11 @@ class Session:
         self._registry = Registry()
         self._indexed: set[Shape] = set()
         self._intents = Intents(self._registry)
-        shapes = [self._registry.add(cls, "entity") for cls in entity_types or ()]
-        shapes += [self._registry.add(cls, "relation") for cls in relation_types or ()]
-        self._store = open_store(os.fspath(datastore_uri), self.config, self._clock, self._random)
+        shapes = self._add_types("entity", entity_types) + self._add_types(
+            "relation", relation_types
+        )
+        uri = os.fspath(datastore_uri) if isinstance(datastore_uri, os.PathLike) else datastore_uri
+        self._store = open_store(uri, self.config, self._clock, self._random)
         try:
             self._versions = TypeVersions(
                 self._store, self._registry, self.session_id, upgraders or {}
@@ -102,6 +105,13 @@ class Session:
         except BaseException:
             self._store.close()
             raise
+
+    def _add_types(self, kind: str, types: list[Any] | None) -> list[Shape]:
+        if isinstance(types, type):
+            raise DefinitionError(
+                f"{kind}_types takes a list, got {types!r}", hint=f"Write [{types.__name__}]."
+            )
+        return [self._registry.add(cls, kind) for cls in types or ()]
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{len(self._intents)} queued"
@@ -127,6 +137,7 @@ class Session:
 
     def discard(self) -> int:
         """Drop what is queued; how many objects that was."""
+        self._check_open()
         return self._intents.clear()
 
     # -- commit -----------------------------------------------------------------------------
@@ -321,6 +332,8 @@ class Session:
         if self._closed:
             return
         self._closed = True
+        if queued := len(self._intents):
+            log.warning("session closed with %d objects queued; they were not written", queued)
         try:
             self._store.end_session(self.session_id, self._clock.now())
         except OntologiaError as error:
@@ -350,10 +363,12 @@ class Session:
             raise SessionClosedError("the session is closed", hint="Open another Session.")
 
 
-def _default_config() -> OntologiaConfig:
+def _checked_config(config: OntologiaConfig | None) -> OntologiaConfig:
     from ontologia.config import OntologiaConfig  # see ontologia/__init__.py
 
-    return OntologiaConfig()
+    if config is not None and not isinstance(config, OntologiaConfig):
+        raise ConfigError(f"config takes an OntologiaConfig, got {config!r}")
+    return config or OntologiaConfig()
 
 
 def _namespace(given: str | None, config: OntologiaConfig) -> str:

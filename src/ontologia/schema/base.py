@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
@@ -20,9 +21,11 @@ class Meta:
     commit_id: int
     """The commit that wrote this version."""
     key: str | None = None
+    """Of an entity; None for a relation."""
     left_key: str | None = None
     right_key: str | None = None
     instance_key: str | None = None
+    """Of a relation, '' where its class has none; None for an entity."""
     deleted: bool = False
     """True for a deletion in `with_history()`; the fields are those before it."""
 
@@ -94,7 +97,8 @@ def _declared(
                 hint=f"Write {name}: Field[{written}], or ClassVar[{written}] if it is no field.",
             )
         given = namespace.get(name, Field())
-        field = given if isinstance(given, Field) else Field(default=given)
+        # A copy: one declaration may be written for two names.
+        field = copy.copy(given) if isinstance(given, Field) else Field(default=given)
         field.name = name
         setattr(cls, name, field)
         fields[name] = field
@@ -122,16 +126,25 @@ class SchemaObject(metaclass=SchemaMeta):
     def __init_subclass__(cls, *, abstract: bool = False) -> None:
         super().__init_subclass__()
 
-    def __init__(self, /, **values: Any) -> None:
+    def __init__(self, /, *positional: Any, **values: Any) -> None:
+        if positional:
+            name, fields = type(self).__name__, ", ".join(type(self).__shape__.fields)
+            raise TypeError(f"{name} takes no positional arguments; its fields are {fields}")
         object.__setattr__(self, "__dict__", type(self).__shape__.validate(values))
 
     if not TYPE_CHECKING:  # to a type checker it would mean that any name can be assigned
 
         def __setattr__(self, name: str, value: Any) -> None:
-            self.__dict__[name] = type(self).__shape__.validate_one(name, value)
+            if isinstance(getattr(type(self), name, None), property):
+                object.__setattr__(self, name, value)
+            else:
+                self.__dict__[name] = type(self).__shape__.validate_one(name, value)
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and other.__dict__ == self.__dict__
+        if type(other) is not type(self):
+            return False
+        shape, mine, theirs = type(self).__shape__, self.__dict__, other.__dict__
+        return all(mine.get(n) == theirs.get(n) for n in (*shape.columns, *shape.fields))
 
     __hash__ = None  # type: ignore[assignment]  # its fields can change
 

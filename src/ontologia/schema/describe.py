@@ -15,19 +15,19 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 
 from ontologia import codec
-from ontologia.schema.fieldtype import _SCALARS, _unwrap
+from ontologia.schema.fieldtype import SCALARS, unwrap
 
 _CONTAINERS = {list: "list", set: "set", frozenset: "set", tuple: "tuple", dict: "dict"}
 
 
 def describe(annotation: Any, inside: tuple[Any, ...] = ()) -> Any:
     """`str` → "str", `list[int] | None` → {"any_of": ["null", {"list": ["int"]}]}, and so on."""
-    bare = _unwrap(annotation)
+    bare = unwrap(annotation)
     if bare is None or bare is type(None):
         return "null"
     if bare in (Any, object):
         return "any"
-    if bare in _SCALARS:
+    if bare in SCALARS:
         return bare.__name__
     origin = get_origin(bare)
     if origin in (Union, types.UnionType):

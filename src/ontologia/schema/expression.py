@@ -55,12 +55,10 @@ class Condition:
 
     # A chain of the same operator is one flat node: a thousand alternatives are no deep tree.
     def __and__(self, other: Condition) -> Condition:
-        mine = self.parts if isinstance(self, And) else (self,)
-        return And((*mine, _condition(other)))
+        return And((*_parts(And, self), *_parts(And, _condition(other))))
 
     def __or__(self, other: Condition) -> Condition:
-        mine = self.parts if isinstance(self, Or) else (self,)
-        return Or((*mine, _condition(other)))
+        return Or((*_parts(Or, self), *_parts(Or, _condition(other))))
 
     def __invert__(self) -> Condition:
         return Not(self)
@@ -68,7 +66,8 @@ class Condition:
     def __bool__(self) -> NoReturn:
         raise QueryTypeError(
             "a condition is a question, not an answer, and has no truth value in Python",
-            hint="Combine conditions with & | ~ instead of and/or/not; use .in_([...]) for `in`.",
+            hint="Combine conditions with & | ~ instead of and/or/not; use .in_([...]) for `in`, and "
+            "(1 < A.x) & (A.x < 5) for 1 < A.x < 5.",
         )
 
 
@@ -163,7 +162,7 @@ class Expr(Generic[T]):
 
     def in_(self, values: Iterable[T]) -> Condition:
         """Equal to one of `values`; an empty list matches nothing."""
-        if isinstance(values, str | bytes):
+        if isinstance(values, str | bytes) or not isinstance(values, Iterable):
             raise QueryTypeError(f"{self._path.label}.in_() takes a list of values, got {values!r}")
         return In(self._path, tuple(self._literal(value) for value in values))
 
@@ -216,6 +215,14 @@ class Expr(Generic[T]):
             hint="Compare it, or use is_true(); combine conditions with & | ~ instead of and/or/not; "
             "use .in_([...]) for `in`.",
         )
+
+    def _not_joined(self, _other: object) -> NoReturn:
+        raise QueryTypeError(
+            f"{self._path.label} is a field, and & and | join conditions",
+            hint="Put parentheses around each comparison: (A.x == 1) & (A.y == 2).",
+        )
+
+    __and__ = __or__ = __rand__ = __ror__ = _not_joined
 
     # Without this, `in` and `for` would try __getitem__ with 0, 1, 2 ... and never end.
     __iter__ = None
@@ -271,7 +278,7 @@ class Expr(Generic[T]):
         return self._type.literal(value, self)
 
     def _match(self, op: MatchOp, text: str) -> Condition:
-        if self._path.kind not in ("text", "json"):
+        if str not in self._type.accepts:
             raise QueryTypeError(f"{self._path.label} is not text; {op}() cannot look into it")
         if not isinstance(text, str):
             raise QueryTypeError(f"{self._path.label}.{op}() takes text, got {text!r}")
@@ -281,6 +288,10 @@ class Expr(Generic[T]):
         if self._path.kind not in ("bool", "json"):
             raise QueryTypeError(f"{self._path.label} is not a truth value")
         return IsBool(self._path, expected)
+
+
+def _parts(node: type[And | Or], condition: Condition) -> tuple[Condition, ...]:
+    return condition.parts if isinstance(condition, node) else (condition,)
 
 
 def _condition(value: object) -> Condition:

@@ -6,7 +6,8 @@ of functions, chosen once per field:
     datetime   fixed-width UTC text (a naive one without offset), so text order is time order
     Decimal    text, exact; filters and sorts as a number
     timedelta  seconds, a number
-    date, time, UUID, bytes   text
+    date, time, UUID   text
+    bytes      hexadecimal text, so text order is byte order
     Enum       its value
 
 Everything else (models, dataclasses, tuples, sets, nested containers of the types above) goes
@@ -15,7 +16,6 @@ through pydantic.
 
 from __future__ import annotations
 
-import base64
 import functools
 import types
 import typing
@@ -64,13 +64,17 @@ class FieldType:
             raise _wrong(label, self, value)
         if not isinstance(value, self.accepts):
             raise _wrong(label, self, value)
+        if isinstance(value, datetime) and datetime not in self.accepts:
+            raise _wrong(
+                label, self, value
+            )  # to Python it is a date, with a time that would be lost
         if isinstance(value, Enum) and self.encode is None:
             value = value.value
         try:
             stored = self.encode(value) if self.encode is not None else value
             codec.check(stored, label)
-        except InvalidValueError as error:
-            raise QueryTypeError(str(error)) from error
+        except (ValueError, OverflowError, ArithmeticError) as error:
+            raise QueryTypeError(f"{label} cannot be compared with {value!r}: {error}") from error
         return stored
 
 
@@ -111,7 +115,7 @@ def _timedelta_to_seconds(value: timedelta) -> float:
 
 
 _NUMBERS = (int, float, Decimal)
-_SCALARS: dict[Any, FieldType] = {
+SCALARS: dict[Any, FieldType] = {
     str: FieldType(str, "text", accepts=(str,)),
     int: FieldType(int, "number", accepts=(int, float), whole=True),
     float: FieldType(float, "number", accepts=(int, float)),
@@ -151,39 +155,39 @@ _SCALARS: dict[Any, FieldType] = {
     bytes: FieldType(
         bytes,
         "text",
-        encode=lambda v: base64.b64encode(v).decode(),
-        decode=base64.b64decode,
+        encode=bytes.hex,
+        decode=bytes.fromhex,
         accepts=(bytes,),
     ),
 }
-_JSON_SCALARS = (str, int, float, bool)
-ANY = FieldType(Any, "json", nullable=True, accepts=_JSON_SCALARS, free=True)
+_JSONSCALARS = (str, int, float, bool)
+ANY = FieldType(Any, "json", nullable=True, accepts=_JSONSCALARS, free=True)
 """A value inside free JSON: whatever it turns out to be."""
 
 
 def field_type(annotation: Any) -> FieldType:
     """The storage type of an annotation (the `X` of `Field[X]`)."""
-    bare = _unwrap(annotation)
+    bare = unwrap(annotation)
     choices, nullable = _without_none(bare)
     found = _single(choices[0], annotation) if len(choices) == 1 else _several(choices, annotation)
     return replace(found, annotation=annotation, nullable=nullable or found.nullable)
 
 
 def _single(bare: Any, annotation: Any) -> FieldType:
-    if bare in _SCALARS:
-        return _SCALARS[bare]
+    if bare in SCALARS:
+        return SCALARS[bare]
     if isinstance(bare, type) and issubclass(bare, Enum):
         return _enum(bare)
     if get_origin(bare) is Literal:
         return _literal(get_args(bare))
     if _is_free(bare):
-        return FieldType(annotation, "json", accepts=_JSON_SCALARS, free=True)
+        return FieldType(annotation, "json", accepts=_JSONSCALARS, free=True)
     return _structured(annotation, bare)
 
 
 def _several(choices: tuple[Any, ...], annotation: Any) -> FieldType:
     if all(choice in (str, int, float, bool) or _is_free(choice) for choice in choices):
-        return FieldType(annotation, "json", accepts=_JSON_SCALARS, free=True)
+        return FieldType(annotation, "json", accepts=_JSONSCALARS, free=True)
     return _structured(annotation, annotation)
 
 
@@ -204,14 +208,14 @@ def _literal(values: tuple[Any, ...]) -> FieldType:
         return FieldType(Literal, "number", accepts=(int, float), free=free)
     if kinds == {bool}:
         return FieldType(Literal, "bool", accepts=(bool,))
-    return FieldType(Literal, "json", accepts=_JSON_SCALARS, free=True)
+    return FieldType(Literal, "json", accepts=_JSONSCALARS, free=True)
 
 
 def _is_free(bare: Any) -> bool:
     """Whether values of this type are JSON as they stand."""
     if bare in (Any, object, dict, list, None, type(None), str, int, float, bool):
         return True
-    origin, args = get_origin(bare), tuple(_unwrap(arg) for arg in get_args(bare))
+    origin, args = get_origin(bare), tuple(unwrap(arg) for arg in get_args(bare))
     if origin is list:
         return _is_free(args[0])
     if origin is dict:
@@ -231,8 +235,12 @@ def _structured(annotation: Any, bare: Any) -> FieldType:
             return TypeAdapter(annotation)
 
     def encode(value: Any) -> Any:
-        stored = adapter().dump_python(value, mode="json")
-        return _settled(adapter().dump_python(value), stored)
+        dump = functools.partial(adapter().dump_python, value, by_alias=True, round_trip=True)
+        stored = _settled(dump(), dump(mode="json"))
+        # A model may hide, rename or compute what it shows; what would not come back is refused.
+        if decode(stored) != value:
+            raise InvalidValueError("it would not be read back as it is")
+        return stored
 
     def decode(value: Any) -> Any:
         return adapter().validate_json(orjson.dumps(value))
@@ -255,7 +263,7 @@ def _settled(value: Any, stored: Any) -> Any:
     return stored
 
 
-def _unwrap(annotation: Any) -> Any:
+def unwrap(annotation: Any) -> Any:
     """Without Annotated, NewType and type aliases around it."""
     while True:
         if get_origin(annotation) is typing.Annotated:
@@ -271,6 +279,6 @@ def _unwrap(annotation: Any) -> Any:
 def _without_none(bare: Any) -> tuple[tuple[Any, ...], bool]:
     if get_origin(bare) not in (Union, types.UnionType):
         return (bare,), False
-    args = tuple(_unwrap(arg) for arg in get_args(bare))
+    args = tuple(unwrap(arg) for arg in get_args(bare))
     rest = tuple(arg for arg in args if arg is not type(None))
     return rest, len(rest) < len(args)

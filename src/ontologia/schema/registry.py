@@ -27,7 +27,8 @@ class Registry:
             raise DefinitionError(
                 f"two classes are called {shape.name}: {known.cls.__module__}."
                 f"{known.cls.__qualname__} and {cls.__module__}.{cls.__qualname__}",
-                hint="The name is what is stored, so it must mean one class within a session.",
+                hint="The name is what is stored, so it must mean one class within a session. "
+                "If the class was defined again, open another session.",
             )
         return shape
 

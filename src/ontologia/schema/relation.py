@@ -6,7 +6,12 @@ import sys
 import typing
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
-from ontologia.errors import DefinitionError, EndpointDeleted, QueryError
+from ontologia.errors import (
+    DefinitionError,
+    EndpointDeleted,
+    MetadataUnavailableError,
+    QueryError,
+)
 from ontologia.schema.base import Meta, SchemaMeta, SchemaObject
 from ontologia.schema.entity import Entity
 from ontologia.schema.field import Field
@@ -59,6 +64,11 @@ class Relation(SchemaObject, Generic[L, R]):
         )
 
     def _end(self, side: Literal["left", "right"]) -> Entity:
+        if getattr(self, "_origin", None) is None:
+            raise MetadataUnavailableError(
+                f"{self!r} was not read from a store, so its {side} end is not known",
+                hint=f"{side}_key is; relations from session.query() carry the entities themselves.",
+            )
         ends: Ends = self._read_from()[2]
         key: str = self.__dict__[f"{side}_key"]
         shape = type(self).__shape__
@@ -96,6 +106,11 @@ def _entity(argument: Any, owner: type) -> type[Entity] | None:
         argument = _named(name, owner)
     if not (isinstance(argument, type) and issubclass(argument, Entity)):
         raise DefinitionError(f"{owner.__name__} connects entities, and {argument!r} is none")
+    if argument is Entity or argument.__shape__.abstract:
+        raise DefinitionError(
+            f"{owner.__name__} connects {argument.__name__}, which is never stored itself",
+            hint="Name the class of the entities that stand there.",
+        )
     return argument
 
 

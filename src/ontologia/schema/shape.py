@@ -31,7 +31,13 @@ _RESERVED = {
 _INT64 = (Ge(-(2**63)), Le(2**63 - 1))
 _KEY = field_type(str)
 _LONGEST_NAME = 200
-_JSON = (str, int, float, bool, list, dict)
+_STORED: dict[str, tuple[type, ...]] = {
+    "text": (str,),
+    "decimal": (str,),
+    "number": (int, float),
+    "bool": (bool,),
+    "json": (str, int, float, bool, list, dict),
+}
 
 
 class Shape:
@@ -221,7 +227,12 @@ class Shape:
         for side in ENDS:
             name = f"{side}_key"
             if name not in rest:
-                raise InvalidValueError(f"{self.name}: {name} is missing")
+                hint = (
+                    f"Give the entity's key as {name}=..., not the entity."
+                    if side in rest
+                    else None
+                )
+                raise InvalidValueError(f"{self.name}: {name} is missing", hint=hint)
             ends[name] = self.end_key(side, rest.pop(name))
         return rest, ends
 
@@ -237,10 +248,20 @@ class Shape:
                     hint=f"Give the key itself, as in {side}_key=thing.id.",
                 )
             text = end.key_text(end.validate_one(end.key or "", value))
+        elif (end := self.ends[side]) is not None and end.key and not end.keys_are_text:
+            text = end.key_text(self._parsed_key(end, side, value))
         codec.check(text, f"{self.name}.{side}_key")
         if not text:
             raise InvalidValueError(f"{self.name}.{side}_key is empty")
         return str(text)
+
+    def _parsed_key(self, end: Shape, side: str, text: str) -> Any:
+        try:
+            return end.key_value(text)
+        except ValueError as error:
+            raise InvalidValueError(
+                f"{self.name}.{side}_key: {text!r} is no key of {end.name}"
+            ) from error
 
     def validate_one(self, name: str, value: Any) -> Any:
         """One field's new value, converted; InvalidValueError if it does not fit."""
@@ -317,7 +338,9 @@ class Shape:
 
     def encode(self, values: dict[str, Any]) -> dict[str, Any]:
         """An instance's fields as they are stored, every part checked but text."""
-        stored = {name: values[name] for name in self.stored} if self._copies else values
+        # An instance may hold more than its fields: the values of cached properties, for one.
+        exact = not self._copies and len(values) == len(self.stored)
+        stored = values if exact else {name: values[name] for name in self.stored}
         for name, encode in self._encoders:
             if stored[name] is not None:
                 stored[name] = self._encoded(name, encode, stored[name])
@@ -360,7 +383,8 @@ class Shape:
     def revive(self, key: tuple[str, ...], fields: dict[str, Any]) -> dict[str, Any]:
         """Fields that an upgrader made, validated like a new instance's, under the old key."""
         for name, decode in self.decoders:
-            if isinstance(fields.get(name), _JSON):
+            # What has the stored form is decoded; anything else is for the validator to convert.
+            if isinstance(fields.get(name), _STORED[self.types[name].kind]):
                 fields[name] = decode(fields[name])
         if self.kind == "entity":
             values = self.validate(fields)

@@ -29,16 +29,26 @@ def open_store(uri: str, config: OntologiaConfig, clock: Clock, random: Random) 
 
 
 def _sqlite_path(uri: str) -> str:
-    if not uri or "\0" in uri:
+    if not isinstance(uri, str) or not uri or "\0" in uri:
         raise StoreOpenError(f"{uri!r} names no database", hint="Give a path like app.db.")
     scheme = _SCHEME.match(uri)
     if scheme is None:
+        if uri.startswith(("file:", "sqlite:")):
+            raise StoreOpenError(
+                f"{uri} is neither a path nor a URI Ontologia knows",
+                hint="Give a path like app.db, or sqlite:///app.db with three slashes.",
+            )
         return uri
     if scheme[1].lower() != "sqlite":
         raise StoreOpenError(
             f"no store handles {scheme[1]}:// URIs", hint="Use sqlite:///path/to/file.db."
         )
     rest = uri[len("sqlite://") :]
+    if "?" in rest:
+        raise StoreOpenError(
+            f"{uri} has options after a ?, and Ontologia knows none there",
+            hint="Leave them out; settings are given as OntologiaConfig(...). A bare path may hold a ?.",
+        )
     if rest in ("", "/", "/:memory:"):
         return ":memory:"
     if not rest.startswith("/"):

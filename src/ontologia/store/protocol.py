@@ -145,6 +145,10 @@ class Store(Protocol):
         """The current version of a type: a mapping with `schema_version_id`; None if unknown."""
         ...
 
+    def schema_generation(self) -> int:
+        """A number that is another one after every change of any type's schema."""
+        ...
+
     def list_schema_versions(self, kind: str, type_name: str) -> list[StoredType]:
         """Every version of a type, oldest first."""
         ...

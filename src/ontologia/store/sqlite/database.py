@@ -71,7 +71,8 @@ class Database:
         self.in_memory = path == MEMORY
         self._random = random
         self._timeout_ms = timeout_ms
-        self._deadline = 0.0
+        self._deadline = time.monotonic() + timeout_ms / 1000
+        self._writing = False
         self._pid = os.getpid()
         self._closed = False
         self._durable: bool | None = None
@@ -89,13 +90,18 @@ class Database:
         started = time.monotonic()
         with self._turn.taken(limit), self._translating():
             self._check_usable()
+            if self._writing:
+                raise RuntimeError("this thread has a write transaction open already")
             try:
+                self._writing = True
                 self._begin(durable, started, limit)
                 yield Tx(self._writer)
                 self._writer.execute("COMMIT")
             except BaseException:
                 self._roll_back()
                 raise
+            finally:
+                self._writing = False
 
     def _begin(self, durable: bool, started: float, limit_ms: float) -> None:
         self._roll_back()  # what an interrupt may have left open
@@ -194,7 +200,7 @@ class Database:
 
     def _enter_wal(self, connection: apsw.Connection) -> None:
         """Switch a new file to WAL; SQLite does not call the busy handler while others do, too."""
-        self._deadline = deadline = time.monotonic() + self._timeout_ms / 1000
+        deadline = time.monotonic() + self._timeout_ms / 1000
         while True:
             try:
                 connection.execute("PRAGMA journal_mode=WAL")

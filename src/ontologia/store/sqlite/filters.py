@@ -182,17 +182,36 @@ class Compiler:
     def _in(self, path: Path, values: tuple[Any, ...]) -> str:
         if not values:
             return "0"
-        if path.kind in ("decimal", "json"):
-            exact = _balanced(" OR ", [self._compare(path, "==", value) for value in values])
-            if path.kind == "json":
-                return exact
+        if path.kind == "json":
+            return self._in_json(path, values)
+        if path.kind == "decimal":
             low, high = map(self.bind, _around(values))
-            return f"({decimal_index(self.value(path))} BETWEEN {low} AND {high} AND {exact})"
+            listed = self.bind(codec.encode(list(values)))
+            return (
+                f"({decimal_index(self.value(path))} BETWEEN {low} AND {high} AND "
+                f"{self.value(path)} COLLATE decimal IN (SELECT value FROM json_each({listed})))"
+            )
         column = self.value(path)
         if path.column != "fields" and path.kind == "number":
             column = self.doc(path).columns[path.column]
             values = tuple(map(key_text, values))
         return f"{column} IN (SELECT value FROM json_each({self.bind(codec.encode(list(values)))}))"
+
+    def _in_json(self, path: Path, values: tuple[Any, ...]) -> str:
+        """One list for each type a value may have: true is not 1, and "5" is not 5."""
+        kind, value = self.json_type(path), self.value(path)
+        texts = self.bind(codec.encode([v for v in values if isinstance(v, str)]))
+        numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
+        listed = self.bind(codec.encode(numbers))
+        # Not `True in values`: to Python that is true of 1 as well.
+        true, false = (int(any(v is wanted for v in values)) for wanted in (True, False))
+        return (
+            f"CASE WHEN {kind} = 'text' THEN {value} IN (SELECT value FROM json_each({texts})) "
+            f"WHEN {kind} IN ('integer', 'real') "
+            f"THEN {value} IN (SELECT value FROM json_each({listed})) "
+            f"WHEN {kind} = 'true' THEN {true} WHEN {kind} = 'false' THEN {false} "
+            f"WHEN {kind} <> 'null' THEN 0 END"
+        )
 
     def _match(self, path: Path, op: str, text: str) -> str:
         value = self.value(path)

@@ -7,7 +7,9 @@ out; without the column SQLite would not use the index for ranges and lists.
 from __future__ import annotations
 
 import hashlib
+from typing import get_args
 
+from ontologia.schema.fieldtype import Kind
 from ontologia.store.sqlite.database import Database
 from ontologia.store.sqlite.filters import decimal_index, json_path, literal
 
@@ -16,15 +18,21 @@ def create_index(
     database: Database, kind: str, type_name: str, field: str, value_kind: str
 ) -> None:
     """Make the index unless it is there. One read if it is."""
-    name = index_name(kind, type_name, field)
+    name = index_name(kind, type_name, field, value_kind)
     if database.all("SELECT 1 FROM sqlite_master WHERE type = 'index' AND name = ?", (name,)):
         return
     value = f"json_extract(fields, {literal(json_path(field))})"
     if value_kind == "decimal":
         value = decimal_index(value)
     with database.write() as tx:
+        if tx.one("SELECT 1 FROM sqlite_master WHERE type = 'index' AND name = ?", (name,)):
+            return  # another process was faster
+        for other in get_args(Kind):  # the field may have had another type
+            old = index_name(kind, type_name, field, other)
+            tx.run(f'DROP INDEX IF EXISTS "{old}"')
+            tx.run("DELETE FROM sqlite_stat1 WHERE idx = ?", (old,))
         tx.run(
-            f'CREATE INDEX IF NOT EXISTS "{name}" ON {kind}_latest({kind}_type, {value}) '
+            f'CREATE INDEX "{name}" ON {kind}_latest({kind}_type, {value}) '
             f"WHERE {kind}_type = {literal(type_name)}"
         )
         # As in layout.sql: what the planner should assume, one value in 50 rows.
@@ -35,10 +43,8 @@ def create_index(
         tx.run("ANALYZE sqlite_schema")
 
 
-def index_name(kind: str, type_name: str, field: str) -> str:
+def index_name(kind: str, type_name: str, field: str, value_kind: str) -> str:
     """A name for the index of a field: readable where the names are plain, and always unique."""
+    mark = hashlib.sha256(f"{type_name}.{field}.{value_kind}".encode()).hexdigest()
     plain = f"{type_name}_{field}"
-    if plain.isascii():
-        mark = hashlib.sha256(f"{type_name}.{field}".encode()).hexdigest()[:8]
-        return f"idx_{kind}_{plain}_{mark}"
-    return f"idx_{kind}_{hashlib.sha256(f'{type_name}.{field}'.encode()).hexdigest()[:24]}"
+    return f"idx_{kind}_{plain}_{mark[:8]}" if plain.isascii() else f"idx_{kind}_{mark[:24]}"

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import apsw
 
-from ontologia.errors import StoreOpenError
+from ontologia.errors import LockContentionError, StoreOpenError
 from ontologia.store.sqlite.database import MEMORY
 from ontologia.store.sqlite.errors import read_only, translated
 
 _EFFECTIVE = os.access in os.supports_effective_ids
 
 
-def check_place(path: str, layout: int) -> None:
+def check_place(path: str, layout: int, timeout_ms: int) -> None:
     """Raise StoreOpenError or ReadOnlyError unless a store can live there.
 
     `layout` is the newest this program knows: a file of a newer one is refused.
@@ -31,7 +31,7 @@ def check_place(path: str, layout: int) -> None:
     except OSError as error:
         raise _forbidden(path, "look at it") from error
     if place.exists() and place.stat().st_size:
-        _check_layout(path, layout)
+        _check_layout(path, layout, timeout_ms)
 
 
 def _check_rights(path: str, place: Path) -> None:
@@ -52,7 +52,7 @@ def _check_rights(path: str, place: Path) -> None:
         raise read_only(path)
 
 
-def _check_layout(path: str, newest: int) -> None:
+def _check_layout(path: str, newest: int, timeout_ms: int) -> None:
     """Read the layout before anything is switched to WAL.
 
     Not read-only: such a connection leaves the files behind that it needs to read a log.
@@ -60,11 +60,15 @@ def _check_layout(path: str, newest: int) -> None:
     connection: apsw.Connection | None = None
     try:
         connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)
-        connection.set_busy_timeout(5_000)
+        connection.set_busy_timeout(timeout_ms)
         known = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'ontologia_layout'"
         if not connection.execute(known).fetchall():
             return
         [(found,)] = connection.execute("SELECT MAX(version) FROM ontologia_layout")
+    except apsw.BusyError as error:
+        raise LockContentionError(
+            f"a program in another process that has {path} to itself", timeout_ms, what="opening"
+        ) from error
     except apsw.Error as error:
         raise translated(error, path) from error
     finally:

@@ -48,7 +48,7 @@ class SQLiteStore:
         self.uri = uri
         self._config = config
         self._clock = clock
-        check_place(path, LAYOUT)
+        check_place(path, LAYOUT, config.lock_timeout_ms)
         self._database = Database(path, random=random, timeout_ms=config.lock_timeout_ms)
         self._lease = WriteLease(self._database, clock, config.lock_lease_ms)
         try:
@@ -143,6 +143,9 @@ class SQLiteStore:
             "schema_json": found.schema_json,
             "schema_hash": found.schema_hash,
         }
+
+    def schema_generation(self) -> int:
+        return self._database.all(_TYPES["generation"])[0][0] or 0
 
     def list_schema_versions(self, kind: str, type_name: str) -> list[StoredType]:
         named = {"kind": kind, "name": type_name}

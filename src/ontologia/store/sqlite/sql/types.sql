@@ -8,6 +8,10 @@ SELECT v.type_kind, v.type_name, v.schema_version_id, v.schema_json, v.schema_ha
         WHERE type_kind = k.value ->> 0 AND type_name = k.value ->> 1
         ORDER BY schema_version_id DESC LIMIT 1);
 
+-- name: generation
+-- Grows with every registered version of any type: as long as it is the same, nothing changed.
+SELECT MAX(id) FROM schema_versions;
+
 -- name: list_versions
 SELECT type_kind, type_name, schema_version_id, schema_json, schema_hash
   FROM schema_versions WHERE type_kind = :kind AND type_name = :name ORDER BY schema_version_id;
