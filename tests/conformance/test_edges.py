@@ -18,6 +18,7 @@ from ontologia.errors import (
     QueryTypeError,
     StoreOpenError,
 )
+from ontologia.query import sum as total
 from tests.shop import Customer
 
 
@@ -190,6 +191,20 @@ def test_long_lists_of_values_are_no_problem(session):
     assert prices.where(Price.data["n"].in_(range(40_000))).count() == 1
     assert prices.where(Price.data["s"].in_(range(40_000))).count() == 0
     assert prices.where(Price.data["t"].in_([1, "true"])).count() == 0
+
+
+def test_a_sum_of_decimals_is_compared_with_a_decimal(session):
+    class Bill(Entity):
+        id: Field[str]
+        amount: Field[Decimal]
+
+    session.ensure([Bill(id="1", amount=Decimal("2.5")), Bill(id="2", amount=Decimal(3))])
+    session.commit()
+    bills = session.query().entities(Bill).group_by(Bill.id)
+
+    [row] = bills.having(total(Bill.amount) > Decimal("2.75")).agg(total=total(Bill.amount))
+
+    assert row == {"id": "2", "total": 3.0}
 
 
 def test_a_long_chain_may_grow_on_either_side(session):

@@ -7,6 +7,7 @@ count. `sum` and `avg` are floats; over nothing, everything but `count` and `cou
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Literal, TypeAlias
 
 from ontologia.errors import QueryTypeError
@@ -69,8 +70,10 @@ class Aggregate:
     def _compare(self, op: CompareOp, value: Any) -> GroupCondition:
         if self.function in ("min", "max") and self.type is not None:
             value = self.type.literal(value, repr(self))
-        elif isinstance(value, bool) or not isinstance(value, int | float):
+        elif isinstance(value, bool) or not isinstance(value, int | float | Decimal):
             raise QueryTypeError(f"{self!r} is a number and cannot be compared with {value!r}")
+        else:
+            value = float(value) if isinstance(value, Decimal) else value
         return GroupCondition(self, op, value)
 
 

@@ -218,9 +218,9 @@ class Database:
         return True
 
     def _busy_reader(self, attempts: int) -> bool:
-        """A reader waits only while another process recovers or closes the log."""
+        """A reader waits only while another process recovers or closes the log: not for long."""
         self._pause()
-        return attempts < self._timeout_ms
+        return attempts < max(self._timeout_ms, 2_000)
 
     def _pause(self) -> None:
         time.sleep(0.0002 + 0.0008 * self._random.random())
