@@ -441,11 +441,11 @@ def test_figures_are_those_of_the_objects_asked_for(case):
             named = {f"f{number}": figure.aggregate for number, figure in enumerate(wanted)}
             for builder in both_ways(world):
                 [row] = asked.query(builder).agg(**named)
-                alone = [figure.by(asked.query(builder)) for figure in wanted]
 
-                assert list(row.values()) == alone
-                for figure, found in zip(wanted, alone, strict=True):
+                for figure, found in zip(wanted, row.values(), strict=True):
+                    alone = figure.by(asked.query(builder))
                     assert figure.same(found, items), (figure, found, figure.of(items))
+                    assert figure.same(alone, items), (figure, alone, figure.of(items))
 
 
 @dataclass(frozen=True)
