@@ -230,6 +230,7 @@ def test_any_path_is_false_of_everything_but_a_list_with_a_fitting_object():
         "scalars": [1, "click", None],
         "text": '[{"kind": "click"}]',
         "object": {"kind": "click"},
+        "deeper": {"inside": {"kind": "click"}},
     }
     notes = [Note(id=key, data={"events": value}) for key, value in values.items()]
 
