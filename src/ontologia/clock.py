@@ -6,8 +6,10 @@ UTC; as text they have a fixed width, so that the order of the text is the order
 
 from __future__ import annotations
 
+import threading
 import time
-from datetime import UTC, datetime
+import weakref
+from datetime import UTC, datetime, timedelta
 from typing import Protocol, runtime_checkable
 
 
@@ -49,3 +51,38 @@ def to_text(instant: datetime) -> str:
 def from_text(text: str) -> datetime:
     """The instant written by `to_text`; a trailing `Z` is understood as well."""
     return datetime.fromisoformat(text)
+
+
+class Stamps:
+    """Instants that only go forward: what was written first has the smaller one.
+
+    The clock may stand still for a microsecond, or step back for an hour; the order in which a
+    process wrote things must not.
+    """
+
+    def __init__(self) -> None:
+        self._last = datetime.min.replace(tzinfo=UTC)
+        self._lock = threading.Lock()
+
+    def next(self, now: datetime) -> str:
+        """`now` as text, or a microsecond after the last stamp if that is later."""
+        with self._lock:
+            if now <= self._last:
+                now = self._last + _TICK
+            self._last = now
+        return to_text(now)
+
+
+_TICK = timedelta(microseconds=1)
+_shared: weakref.WeakKeyDictionary[Clock, Stamps] = weakref.WeakKeyDictionary()
+_shared_lock = threading.Lock()
+SYSTEM_CLOCK = SystemClock()
+
+
+def stamps_of(clock: Clock) -> Stamps:
+    """The stamps of a clock, the same for all who share the clock in this process."""
+    with _shared_lock:
+        try:
+            return _shared.setdefault(clock, Stamps())
+        except TypeError:  # a clock of somebody's own that cannot be a key
+            return Stamps()

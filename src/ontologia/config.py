@@ -56,6 +56,37 @@ class OntologiaConfig(BaseSettings):
     max_batch_size: _Positive = 10_000
     """The most objects one commit may hold."""
 
+    event_poll_interval_ms: _NotNegative = 1_000
+    """Pause of the loop after `max_events_per_iteration`; 0 lifts the rate limit."""
+    event_claim_limit: _Positive = 100
+    """The most events one handler claims at a time."""
+    max_events_per_iteration: _Positive = 1_000
+    """The most events, over all handlers, between two pauses of the loop."""
+    event_claim_lease_ms: _Positive = 30_000
+    """How long a handler has an event to itself; 2 to 3 times the longest handler."""
+    ack_batch_size: _Positive = 100
+    """The most acknowledgements that are written together; none waits longer than 5 ms."""
+    event_retention_ms: _Positive = 604_800_000
+    """How long finished events are kept: 7 days."""
+    event_gc_interval_ms: _Positive = 3_600_000
+    """How often a running session collects finished events."""
+    session_heartbeat_interval_ms: _Positive = 5_000
+    """How often a running session says that it is alive."""
+    session_ttl_ms: _Positive = 60_000
+    """After this silence a session counts as dead."""
+    event_max_attempts: _Positive = 10
+    """How often a handler is given an event before it is buried."""
+    event_backoff_base_ms: _NotNegative = 250
+    """The wait after a failure is this, doubled with every attempt ..."""
+    event_backoff_max_ms: _NotNegative = 30_000
+    """... and at most this, plus up to 100 ms of chance."""
+    max_event_chain_depth: _NotNegative = 20
+    """The most hops from the first event of a chain to the last."""
+    max_payload_bytes: _Positive = 1_048_576
+    """The most bytes of JSON an event's fields may have."""
+    shutdown_grace_ms: _NotNegative = 5_000
+    """How long a stopping session waits for handlers that are running."""
+
     clock: Annotated[Any, Setting(exclude=True)] = None
     """The clock of everything; the machine's unless a test gives another."""
     random: Annotated[Random | None, Setting(exclude=True)] = None

@@ -14,6 +14,10 @@ OntologiaError
 ├── SchemaOutdatedError
 ├── LockContentionError          somebody else was writing for too long
 ├── LockLostError                the lease of a long write ran out under it
+├── LeaseExpiredError            a handler was too slow; another session may have its event
+├── EventLoopLimitError          a chain of events became too long
+├── HandlerError                 a handler that cannot be run as it is given
+├── ConsumerBusyError            a consumer that a live session runs cannot be forgotten
 ├── MigrationError
 │   ├── MigrationTokenError
 │   ├── MissingUpgraderError
@@ -225,3 +229,46 @@ class ReadOnlyError(DatabaseError):
 
 class DiskFullError(DatabaseError):
     """There is no room left for the database to grow."""
+
+
+class LeaseExpiredError(OntologiaError, RuntimeError):
+    """The lease on an event ran out, or was taken over, before its handler was done."""
+
+    def __init__(self, handler_id: str, event_id: str) -> None:
+        self.handler_id, self.event_id = handler_id, event_id
+        super().__init__(
+            f"{handler_id} no longer has event {event_id}: its lease ran out; nothing was written, "
+            f"and the event is delivered again",
+            hint="Raise event_claim_lease_ms to 2 or 3 times the longest handler, or call "
+            "ctx.renew() on the way.",
+        )
+
+
+class EventLoopLimitError(OntologiaError, RuntimeError):
+    """An event would be further from the root of its chain than max_event_chain_depth."""
+
+    def __init__(self, event_type: str, depth: int, limit: int, root_event_id: str) -> None:
+        self.event_type, self.depth, self.limit = event_type, depth, limit
+        self.root_event_id = root_event_id
+        super().__init__(
+            f"{event_type} would be hop {depth} of the chain that began with event "
+            f"{root_event_id}, and max_event_chain_depth is {limit}; it was not stored",
+            hint="Handlers that answer each other's events never end. Raise "
+            "OntologiaConfig(max_event_chain_depth=...) only for a chain that does end.",
+        )
+
+
+class HandlerError(OntologiaError, TypeError):
+    """A handler, or a list of them, that cannot be run as it is given."""
+
+
+class ConsumerBusyError(OntologiaError, RuntimeError):
+    """A consumer cannot be forgotten while a live session runs it."""
+
+    def __init__(self, name: str, namespace: str, sessions: Sequence[str]) -> None:
+        self.name, self.namespace, self.sessions = name, namespace, list(sessions)
+        super().__init__(
+            f"{name} in namespace {namespace!r} is run by {len(self.sessions)} live session(s): "
+            f"{', '.join(self.sessions)}; it was not forgotten",
+            hint="Stop them first; a session that died counts as live until session_ttl_ms is over.",
+        )

@@ -19,6 +19,21 @@ OTHER = {
     "lock_lease_ms": 3,
     "commit_max_retries": 4,
     "max_batch_size": 5,
+    "event_poll_interval_ms": 6,
+    "event_claim_limit": 7,
+    "max_events_per_iteration": 8,
+    "event_claim_lease_ms": 9,
+    "ack_batch_size": 10,
+    "event_retention_ms": 11,
+    "event_gc_interval_ms": 12,
+    "session_heartbeat_interval_ms": 13,
+    "session_ttl_ms": 14,
+    "event_max_attempts": 15,
+    "event_backoff_base_ms": 16,
+    "event_backoff_max_ms": 17,
+    "max_event_chain_depth": 18,
+    "max_payload_bytes": 19,
+    "shutdown_grace_ms": 20,
     "clock": ManualClock(),
     "random": random.Random(1),
 }
@@ -49,6 +64,27 @@ def test_the_defaults_are_those_of_the_documents():
     assert (config.lock_timeout_ms, config.migration_lock_timeout_ms) == (5_000, 10_000)
     assert (config.lock_lease_ms, config.commit_max_retries) == (30_000, 3)
     assert config.max_batch_size == 10_000
+
+
+@pytest.mark.req(*(f"ONT-{n}" for n in range(102, 112)))
+def test_the_defaults_of_the_event_bus_are_those_of_the_document():
+    config = OntologiaConfig()
+
+    assert config.event_poll_interval_ms == 1000
+    assert config.event_claim_limit == 100
+    assert config.max_events_per_iteration == 1000
+    assert config.event_claim_lease_ms == 30_000
+    assert config.event_retention_ms == 7 * 24 * 3600 * 1000
+    assert (config.session_heartbeat_interval_ms, config.session_ttl_ms) == (5_000, 60_000)
+    assert config.event_max_attempts == 10
+    assert (config.event_backoff_base_ms, config.event_backoff_max_ms) == (250, 30_000)
+    assert config.max_event_chain_depth == 20
+
+
+@pytest.mark.req("ONT-112")
+def test_there_is_no_limit_on_the_events_of_a_run():
+    with pytest.raises(ConfigError, match="max_events_per_run is not a setting"):
+        OntologiaConfig(max_events_per_run=5)
 
 
 @pytest.mark.req("ONT-113")

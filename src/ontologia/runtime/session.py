@@ -12,18 +12,19 @@ import os
 import random
 import socket
 import threading
-from collections.abc import Iterable, Mapping
-from datetime import datetime
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from ontologia import codec
-from ontologia.clock import Clock, SystemClock
+from ontologia.clock import SYSTEM_CLOCK, Clock
+from ontologia.delivery.lineage import Lineage
+from ontologia.delivery.schedule import Schedule
 from ontologia.errors import (
-    BatchSizeExceededError,
     ConfigError,
     DefinitionError,
-    HeadMismatchError,
+    InvalidValueError,
     OntologiaError,
     QueryError,
     SchemaOutdatedError,
@@ -35,15 +36,22 @@ from ontologia.migration.plan import MigrationPreview, MigrationResult
 from ontologia.migration.upgraders import Upgrader, UpgraderKey
 from ontologia.migration.versions import TypeVersions
 from ontologia.query.builder import QueryBuilder
+from ontologia.runtime.commits import Commits, check_event_options, check_head
+from ontologia.runtime.context import HandlerContext, active
 from ontologia.runtime.delta import Delta, DeltaMaker, change_type
+from ontologia.runtime.handlers import event_registry, ordered
 from ontologia.runtime.intents import Intents
+from ontologia.runtime.loop import EventLoop
 from ontologia.runtime.reader import Reader
+from ontologia.runtime.scheduler import Scheduler
 from ontologia.schema.entity import Entity
+from ontologia.schema.event import Event
 from ontologia.schema.registry import Registry
 from ontologia.schema.relation import Relation
 from ontologia.schema.shape import Shape
+from ontologia.store.events.store import SqlEventStore
 from ontologia.store.open import open_store
-from ontologia.store.rows import Batch, CommitRow, RawChange
+from ontologia.store.rows import Announcement, CommitRow, RawChange
 from ontologia.store.turn import Turn
 
 if TYPE_CHECKING:
@@ -78,10 +86,16 @@ class Session:
     ) -> None:
         self.config = _checked_config(config)
         self.namespace = _namespace(namespace, self.config)
-        self._clock: Clock = self.config.clock or SystemClock()
+        self._clock: Clock = self.config.clock or SYSTEM_CLOCK
         self._random = self.config.random or random.SystemRandom()
         self.session_id = Ids(self._clock, self._random).new()
         self._closed = False
+        self._loop: EventLoop | None = None
+        self._ran = threading.Event()
+        self._ran.set()
+        self._close_later = False
+        self.EVENT_REGISTRY: dict[str, type[Event]] = {}
+        """The event class of each stored type, for the handlers of the last `run`."""
         self._turn = Turn()
         self._registry = Registry()
         self._indexed: set[Shape] = set()
@@ -97,11 +111,15 @@ class Session:
             )
             self._deltas = DeltaMaker(self._registry, self._versions)
             self._reader = Reader(self._store, self._registry, self._versions)
+            self._commits = Commits(
+                self._store, self._versions, self.config, self._clock, self._make_indexes
+            )
+            self._scheduler = Scheduler(self._store.events, self.namespace, self._clock)
             self._versions.register(shapes)
             self._make_indexes()
             default = {"hostname": socket.gethostname(), "pid": os.getpid()}
-            metadata = default | (instance_metadata or {})
-            self._store.register_session(self.session_id, self.namespace, metadata)
+            self._instance = default | (instance_metadata or {})
+            self._register()
         except BaseException:
             self._store.close()
             raise
@@ -112,6 +130,11 @@ class Session:
                 f"{kind}_types takes a list, got {types!r}", hint=f"Write [{types.__name__}]."
             )
         return [self._registry.add(cls, kind) for cls in types or ()]
+
+    def _register(self, **more: Any) -> None:
+        """Write down that the session is there."""
+        metadata = self._instance | more
+        self._store.events.register_session(self.session_id, self.namespace, metadata)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{len(self._intents)} queued"
@@ -125,7 +148,7 @@ class Session:
         The object is written down as it is now. Of several words on one key the last one counts.
         """
         self._check_open()
-        self._intents.add(obj)
+        self._queue().add(obj)
 
     def delete(self, obj: Entity | Relation[Any, Any] | Iterable[Any]) -> None:
         """Queue the deletion of one object or several; only their keys matter.
@@ -133,23 +156,56 @@ class Session:
         Deleting what does not exist is nothing. An entity's relations stay.
         """
         self._check_open()
-        self._intents.add(obj, delete=True)
+        self._queue().add(obj, delete=True)
 
     def discard(self) -> int:
         """Drop what is queued; how many objects that was."""
         self._check_open()
-        return self._intents.clear()
+        return self._queue().clear()
+
+    def _handling(self) -> HandlerContext[Any] | None:
+        """The context of the handler of this session that is calling."""
+        context = active.get()
+        return context if context is not None and context.session is self else None
+
+    def _queue(self) -> Intents:
+        """A handler has a queue of its own, so that nothing of it leaks into others' commits."""
+        context = self._handling()
+        return self._intents if context is None else context._intents
 
     # -- commit -----------------------------------------------------------------------------
 
     @overload
     def commit(
-        self, *, dry_run: Literal[False] = False, expected_head: int | None = None
+        self,
+        *,
+        event: Event | None = None,
+        delay: float | timedelta | None = None,
+        at: datetime | None = None,
+        dedup_key: str | None = None,
+        dry_run: Literal[False] = False,
+        expected_head: int | None = None,
     ) -> int | None: ...
     @overload
-    def commit(self, *, dry_run: Literal[True], expected_head: int | None = None) -> Delta: ...
     def commit(
-        self, *, dry_run: bool = False, expected_head: int | None = None
+        self,
+        *,
+        event: Event | None = None,
+        delay: float | timedelta | None = None,
+        at: datetime | None = None,
+        dedup_key: str | None = None,
+        dry_run: Literal[True],
+        expected_head: int | None = None,
+    ) -> Delta: ...
+    def commit(
+        self,
+        *,
+        event: Event | None = None,
+        delay: float | timedelta | None = None,
+        at: datetime | None = None,
+        dedup_key: str | None = None,
+        dry_run: bool = False,
+        expected_head: int | None = None,
     ) -> int | Delta | None:
         """Write what is queued, in one transaction; the number of the commit.
 
@@ -157,51 +213,168 @@ class Session:
         `expected_head`, HeadMismatchError unless the store is still at that commit. With
         `dry_run`, the delta that would be written, and nothing is.
 
+        With `event`, the event is stored in the same transaction, whether anything differs or
+        not, and gets its id; `delay` (seconds or a timedelta) or `at` defers it, and with a
+        `dedup_key` that a retained event of its type has, it is not stored again and gets that
+        one's id. Called by a handler, this is the handler's `ctx.commit`.
+
         When it fails nothing is written and the queue is as it was, so that the cause can be
         mended and the commit tried again. Costs one durable transaction, one read per touched
-        type and 10,000 objects, and two writes per kind of object, whatever their number.
+        type and 10,000 objects, and two writes per kind of object, whatever their number; an
+        event costs two more.
         """
         self._check_open()
+        check_event_options(event, delay, at, dedup_key)
+        context = self._handling()
         if dry_run:
             return self._preview(expected_head)
+        if context is not None:
+            return context.commit(
+                event=event,
+                delay=delay,
+                at=at,
+                dedup_key=dedup_key,
+                expected_head=expected_head,
+            )
         # One commit of a session after the other: a thread that finds nothing queued must not
         # return before the thread that is just writing it.
         with self._turn.taken(self.config.lock_timeout_ms):
             batch = self._intents.snapshot()
-            commit_id = self._write(batch, expected_head)
+            announcements = [] if event is None else [
+                self._announcement(event, Lineage(), delay=delay, at=at, dedup_key=dedup_key)
+            ]  # fmt: skip
+            written = self._commits.write(
+                batch,
+                self._metadata(),
+                announcements=announcements,
+                expected_head=expected_head,
+            )
             self._intents.settle(batch)
-            return commit_id
+            if event is not None:
+                event.id = written.stored[0].id
+            return written.commit_id
 
-    def _write(self, batch: Batch, expected_head: int | None) -> int | None:
-        self._check_size(batch)
-        if not batch and expected_head is None:
-            return None
-        self._make_indexes()
-        with self._store.write() as tx:
-            _check_head(expected_head, tx.head() if expected_head is not None else None)
-            versions = self._versions.verify(tx, batch)
-            changes = tx.delta(batch)
-            if not changes:
-                return None
-            return tx.write_commit(changes, metadata=self._metadata(), versions=versions)
+    def _announcement(self, event: Event, lineage: Lineage, **options: Any) -> Announcement:
+        return self._commits.announcement(event, self.namespace, lineage, **options)
 
     def _preview(self, expected_head: int | None) -> Delta:
-        batch = self._intents.snapshot()
-        self._check_size(batch)
+        batch = self._queue().snapshot()
+        self._commits.check_size(batch)
         with self._store.read() as reader:
-            _check_head(expected_head, reader.head())
+            check_head(expected_head, reader.head())
             outdated = [d for d in self._versions.diffs(reader) if (d.kind, d.name) in batch]
             if outdated:
                 raise SchemaOutdatedError(outdated)
             return self._deltas.make(reader.delta(batch))
 
-    def _check_size(self, batch: Batch) -> None:
-        size = sum(map(len, batch.values()))
-        if size > self.config.max_batch_size:
-            raise BatchSizeExceededError(size, self.config.max_batch_size)
-
     def _metadata(self) -> dict[str, Any]:
         return {"namespace": self.namespace, "session_id": self.session_id}
+
+    # -- events -----------------------------------------------------------------------------
+
+    @property
+    def event_store(self) -> SqlEventStore:
+        """The event store, for those who claim for themselves, list, inspect and replay."""
+        self._check_open()
+        return self._store.events
+
+    def defer(
+        self,
+        event: Event,
+        *,
+        delay: float | timedelta | None = None,
+        at: datetime | None = None,
+        dedup_key: str | None = None,
+    ) -> int | None:
+        """Store an event that is announced after `delay` or at the instant `at`; its number.
+
+        The number takes it back with `cancel_deferred`; None if `dedup_key` was taken, and then
+        `event.id` is the first one's. One durable transaction.
+        """
+        self._check_open()
+        if (delay is None) == (at is None):
+            raise InvalidValueError("defer takes delay= or at=, and not both")
+        context = self._handling()
+        announcement = self._announcement(
+            event,
+            Lineage() if context is None else context.lineage(),
+            delay=delay,
+            at=at,
+            dedup_key=dedup_key,
+        )
+        claim = None if context is None else context._claim
+        [stored] = self._commits.write({}, {}, announcements=[announcement], claim=claim).stored
+        event.id = stored.id
+        return stored.deferred
+
+    def cancel_deferred(self, number: int) -> bool:
+        """Take back a deferred event; False if it was announced, cancelled or never was."""
+        self._check_open()
+        return self._store.events.cancel_deferred(self.namespace, number)
+
+    def add_schedule(self, schedule: Schedule) -> None:
+        """Announce a schedule's event at its times, while this session runs. Again is nothing."""
+        self._check_open()
+        self._scheduler.add([schedule])
+
+    def remove_schedule(self, schedule: Schedule) -> bool:
+        """Announce it no more; False if it was not there."""
+        self._check_open()
+        return self._scheduler.remove(schedule)
+
+    def run(
+        self,
+        handlers: Sequence[Callable[..., Any]],
+        *,
+        schedules: Sequence[Schedule] | None = None,
+        max_iterations: int | None = None,
+        workers: int = 1,
+        start: Literal["retained", "now"] = "retained",
+    ) -> None:
+        """Give events to handlers until stopped: by `stop()`, SIGINT or SIGTERM.
+
+        Events are claimed per handler, the most urgent handler and then event first. A handler
+        that returns has its event acknowledged; one that raises is tried again after a while,
+        and after `event_max_attempts` the event is buried as a dead letter. With `workers=n` up
+        to n handler calls run at once. `start="now"` lets a handler that the store has never
+        seen skip what is retained. `max_iterations` ends the run after that many iterations.
+
+        When it stops, handlers that are running come to their end (`shutdown_grace_ms`), and
+        what was claimed beyond them is handed back at once. EventLoopLimitError if a handler's
+        chain of events became too long; database errors end the run as well.
+        """
+        self._check_open()
+        chosen = ordered(handlers)
+        registry = event_registry(chosen)
+        _check_run(workers, max_iterations, start)
+        given = list(schedules or ())
+        with self._turn.taken(self.config.lock_timeout_ms):
+            if self._loop is not None:
+                raise RuntimeError("this session is running already; open another Session")
+            self._scheduler.add(given)
+            self.EVENT_REGISTRY.clear()
+            self.EVENT_REGISTRY.update(registry)
+            self._loop = EventLoop(self, chosen, workers=workers, start=start)
+            self._ran.clear()
+        try:
+            self._loop.run(max_iterations)
+        finally:
+            for schedule in given:
+                self._scheduler.remove(schedule)
+            self._loop = None
+            self._ran.set()
+            if self._close_later:
+                self.close()
+
+    def stop(self) -> None:
+        """End `run`, from any thread: see there how. Without a run it is nothing."""
+        loop = self._loop
+        if loop is not None:
+            loop.stop()
+
+    def _end(self) -> None:
+        """Write down that the session does not run any more."""
+        self._store.events.end_session(self.session_id)
 
     # -- questions --------------------------------------------------------------------------
 
@@ -328,14 +501,24 @@ class Session:
     # -- the end ----------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Give up the connection; what is still queued is dropped. Closing again is nothing."""
+        """Give up the connection; what is still queued is dropped. Closing again is nothing.
+
+        A session that is running is stopped first; closed by one of its own handlers, it closes
+        when the run is over.
+        """
         if self._closed:
             return
+        if self._loop is not None:
+            self.stop()
+            if self._handling() is not None:
+                self._close_later = True
+                return
+            self._ran.wait()
         self._closed = True
         if queued := len(self._intents):
             log.warning("session closed with %d objects queued; they were not written", queued)
         try:
-            self._store.end_session(self.session_id, self._clock.now())
+            self._end()
         except OntologiaError as error:
             # Only a courtesy to those who list sessions, and no reason to fail at the very end.
             log.info("the end of session %s was not written down: %s", self.session_id, error)
@@ -389,9 +572,14 @@ def _number(what: str, value: object, kind: str = "commit numbers") -> int:
     return value
 
 
-def _check_head(expected: int | None, actual: int | None) -> None:
-    if expected is not None and (type(expected) is not int or expected != actual):
-        raise HeadMismatchError(expected=expected, actual=actual)
+def _check_run(workers: object, max_iterations: object, start: object) -> None:
+    for name, value in (("workers", workers), ("max_iterations", max_iterations)):
+        if name == "max_iterations" and value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise InvalidValueError(f"{name} is a whole number from 1 on, got {value!r}")
+    if start not in ("retained", "now"):
+        raise InvalidValueError(f"start is 'retained' or 'now', got {start!r}")
 
 
 def _as_dict(row: CommitRow) -> dict[str, Any]:

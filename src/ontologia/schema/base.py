@@ -30,7 +30,12 @@ class Meta:
     """True for a deletion in `with_history()`; the fields are those before it."""
 
 
-@dataclass_transform(kw_only_default=True, field_specifiers=(Field,))
+def computed(*, init: bool = False, default: Any = None) -> Any:
+    """An attribute that the store fills: readable and assignable, but no constructor argument."""
+    return default
+
+
+@dataclass_transform(kw_only_default=True, field_specifiers=(Field, computed))
 class SchemaMeta(type):
     """Collects the fields of a class when it is defined, and complains at once if it cannot be."""
 
@@ -52,7 +57,11 @@ class SchemaMeta(type):
         fields = inherited | _declared(cls, namespace, inherited)
         # The names around the class statement, for annotations that are text.
         cls.__shape__ = Shape(cls, fields, abstract, sys._getframe(1).f_locals)
+        cls._defined()
         return cls
+
+    def _defined(cls) -> None:
+        """Called when a class and its shape are complete, for what a kind adds to its classes."""
 
     def __repr__(cls) -> str:
         return f"<class {cls.__module__}.{cls.__qualname__}>"
@@ -90,6 +99,12 @@ def _declared(
             if is_field(annotation):
                 raise DefinitionError(f"{cls.__name__}.{name}: a field's name has no _ in front")
             continue
+        if (
+            name == "priority"
+            and getattr(cls, "__kind__", "") == "event"
+            and not is_field(annotation)
+        ):
+            continue  # a plain attribute: how urgent events of this class are
         if not is_field(annotation):
             written = annotation if isinstance(annotation, str) else _written(annotation)
             raise DefinitionError(

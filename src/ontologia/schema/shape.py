@@ -27,6 +27,10 @@ ENDS: tuple[Literal["left", "right"], ...] = ("left", "right")
 _RESERVED = {
     "entity": {"meta"},
     "relation": {"meta", "left", "right", "left_key", "right_key", "instance_key"},
+    "event": {
+        *("id", "created_at", "priority", "root_event_id", "chain_depth"),
+        *("model_dump", "model_validate"),
+    },
 }
 _INT64 = (Ge(-(2**63)), Le(2**63 - 1))
 _KEY = field_type(str)
@@ -89,6 +93,8 @@ class Shape:
             self._check_entity(primary, instance)
         elif self.kind == "relation":
             self._check_relation(primary, instance)
+        else:
+            self._check_event()
 
     def _check_entity(self, primary: list[str], instance: list[str]) -> None:
         if instance:
@@ -115,6 +121,14 @@ class Shape:
         if len(instance) > 1:
             raise DefinitionError(f"{self.name} has {len(instance)} instance keys; one is enough")
         self.instance_key = instance[0] if instance else None
+
+    def _check_event(self) -> None:
+        for name, field in self.fields.items():
+            if field.primary_key or field.instance_key or field.index:
+                raise DefinitionError(
+                    f"{self.name}.{name}: an event has no keys and no indexes",
+                    hint="The store gives each event an id; dedup_key= of commit and emit names one.",
+                )
 
     # -- types, at first use ------------------------------------------------------------------
 
@@ -216,11 +230,31 @@ class Shape:
         try:
             checked: dict[str, Any] = self._validator[1].validate_python(values).__dict__
         except ValidationError as error:
-            raise InvalidValueError(self._explain(error)) from error
+            raise InvalidValueError(self.explain(error)) from error
         key = self.key or self.instance_key
         if key is not None:
             self.key_text(checked[key])
         return checked | ends if ends else checked
+
+    def checked(self, values: dict[str, Any]) -> dict[str, Any]:
+        """The fields of a new event, converted and complete; pydantic's ValidationError otherwise."""
+        if self.abstract:
+            raise DefinitionError(f"{self.name} is abstract and has no instances")
+        fields: dict[str, Any] = self._validator[1].validate_python(values).__dict__
+        return fields
+
+    def restored(self, stored: dict[str, Any]) -> dict[str, Any]:
+        """The fields of an event that was stored; what the class does not know is left out."""
+        if stored.keys() - self.fields.keys():
+            stored = {name: value for name, value in stored.items() if name in self.fields}
+        for name, decode in self.decoders:
+            # What has the stored form is decoded; anything else is for the validator to convert.
+            if isinstance(stored.get(name), _STORED[self.types[name].kind]):
+                try:
+                    stored[name] = decode(stored[name])
+                except (ValueError, TypeError, ArithmeticError) as error:
+                    raise InvalidValueError(f"{self.name}.{name}: {error}") from error
+        return self.checked(stored)
 
     def _take_ends(self, values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
         rest, ends = dict(values), dict[str, str]()
@@ -272,12 +306,13 @@ class Shape:
         try:
             checked = _assign(self._validator[0], name, value)
         except ValidationError as error:
-            raise InvalidValueError(self._explain(error)) from error
+            raise InvalidValueError(self.explain(error)) from error
         if name == self.key or name == self.instance_key:
             self.key_text(checked)
         return checked
 
-    def _explain(self, error: ValidationError) -> str:
+    def explain(self, error: ValidationError) -> str:
+        """What pydantic found, in one line."""
         problems: list[str] = []
         for problem in error.errors(include_url=False):
             place = ".".join(map(str, problem["loc"]))

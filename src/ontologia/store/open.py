@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import re
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ontologia.clock import Clock
 from ontologia.errors import StoreOpenError
 
 if TYPE_CHECKING:
     from ontologia.config import OntologiaConfig
+    from ontologia.store.events.store import SqlEventStore
     from ontologia.store.protocol import Store
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+)://")
+_POSTGRES = ("postgresql", "postgres")
+
+
+class WithEvents(Protocol):
+    """An opened store of which only the events are used."""
+
+    @property
+    def events(self) -> SqlEventStore:
+        """The event store."""
+        ...
+
+    def close(self) -> None:
+        """Give up all connections. Closing again is nothing."""
+        ...
 
 
 def open_store(uri: str, config: OntologiaConfig, clock: Clock, random: Random) -> Store:
@@ -22,10 +37,39 @@ def open_store(uri: str, config: OntologiaConfig, clock: Clock, random: Random) 
     `sqlite:///app.db` and a bare path are files, `sqlite:////srv/app.db` has an absolute path,
     `sqlite://` and `:memory:` live in memory as long as the store is open.
     """
+    if _is_postgres(uri):
+        raise StoreOpenError(
+            "state on PostgreSQL is not supported yet; nothing was opened",
+            hint="Use a SQLite file like app.db.",
+        )
     path = _sqlite_path(uri)
     from ontologia.store.sqlite.store import SQLiteStore
 
     return SQLiteStore(uri, path, config, clock, random)
+
+
+def open_event_store(uri: str, config: OntologiaConfig, clock: Clock, random: Random) -> WithEvents:
+    """Open what a URI names for its events alone.
+
+    Also `postgresql://user:password@host:port/database`; the tables are in the schema `ontologia`
+    of that database, or in the one that `?schema=` names.
+    """
+    if not _is_postgres(uri):
+        return open_store(uri, config, clock, random)
+    try:
+        from ontologia.store.postgres.store import PostgresStore
+    except ImportError as error:
+        raise StoreOpenError(
+            f"PostgreSQL needs the driver psycopg, which cannot be imported: {error}",
+            hint="pip install 'ontologia[postgres]'",
+        ) from error
+
+    return PostgresStore(uri, config, clock, random)
+
+
+def _is_postgres(uri: str) -> bool:
+    scheme = _SCHEME.match(uri) if isinstance(uri, str) else None
+    return scheme is not None and scheme[1].lower() in _POSTGRES
 
 
 def _sqlite_path(uri: str) -> str:

@@ -15,20 +15,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
-from datetime import datetime
-from typing import Any, Protocol
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ontologia.query.question import Question
+from ontologia.schema.event import Event
 from ontologia.store.rows import (
+    Announcement,
     Batch,
+    Claim,
     CommitRow,
     EntityRow,
     PathRow,
     RawChange,
     RelationRow,
+    Stored,
     StoredType,
     TypeKey,
 )
+
+if TYPE_CHECKING:
+    from ontologia.store.events.store import SqlEventStore
 
 
 class StateReader(Protocol):
@@ -67,6 +74,14 @@ class Transaction(StateReader, Protocol):
         versions: dict[TypeKey, int],
     ) -> int:
         """Append a commit with these changes; its number. `versions` are the schema versions."""
+        ...
+
+    def announce(self, announcements: Iterable[Announcement]) -> list[Stored]:
+        """Store events with what else this transaction writes."""
+        ...
+
+    def holds(self, claim: Claim) -> bool:
+        """The fence: whether this claim is held at this moment."""
         ...
 
     def verify_lock(self, owner_id: str) -> None:
@@ -168,12 +183,207 @@ class Store(Protocol):
         """
         ...
 
-    # -- sessions ---------------------------------------------------------------------------
+    # -- events -----------------------------------------------------------------------------
+
+    @property
+    def events(self) -> SqlEventStore:
+        """The event store: in the same database, and in the same transactions."""
+        ...
+
+    def watch(self) -> Waiting:
+        """Something to wait on for new events."""
+        ...
+
+
+class Waiting(Protocol):
+    """A wait that ends early when there may be something to do."""
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for this long, or until woken by anybody; whether it was."""
+        ...
+
+    def wake(self) -> None:
+        """End the wait. Any thread may, and a signal handler."""
+        ...
+
+    def settle(self) -> None:
+        """Forget what happened so far: the caller is about to look for itself."""
+        ...
+
+    def close(self) -> None:
+        """Give up what was held."""
+        ...
+
+
+class EventStore(Protocol):
+    """Where events are kept, claimed and ended.
+
+    A claim is one event for one consumer, with a lease and a token. Whatever is done in its name
+    changes nothing once the lease has run out or another session has the claim. Without
+    `session_id` and `lease_token` a call means whoever holds it.
+    """
+
+    def enqueue(self, event: Event, namespace: str) -> None:
+        """Store an event, durably. An id, time and lineage it brings along are kept.
+
+        IntegrityError if the id exists, InvalidValueError if it cannot be stored.
+        """
+        ...
+
+    def claim(
+        self,
+        namespace: str,
+        handler_id: str,
+        session_id: str,
+        event_types: list[str],
+        limit: int,
+        lease_ms: int,
+    ) -> list[Event]:
+        """Claim up to `limit` events, by priority and then age, for `lease_ms`.
+
+        Registers the consumer `handler_id`, and its types, when this process sees it first. An
+        event that cannot be read is buried and left out. Costs what is new, due and taken; with
+        nothing to do, one read.
+        """
+        ...
+
+    def ack(
+        self,
+        handler_id: str,
+        event_id: str,
+        *,
+        session_id: str | None = None,
+        lease_token: str | None = None,
+    ) -> None:
+        """The event was processed: it is never claimed for this handler again."""
+        ...
+
+    def release(
+        self,
+        handler_id: str,
+        event_id: str,
+        *,
+        error: str | None = None,
+        session_id: str | None = None,
+        lease_token: str | None = None,
+    ) -> None:
+        """The attempt failed: again after the backoff, or buried at `event_max_attempts`.
+
+        Burying writes a dead letter and announces `event.dead_letter`, in the same transaction.
+        """
+        ...
 
     def register_session(self, session_id: str, namespace: str, metadata: dict[str, Any]) -> None:
         """Write down that a session is there; its start is kept when it is written again."""
         ...
 
-    def end_session(self, session_id: str, now: datetime) -> None:
-        """Write down that a session ended."""
+    def heartbeat(self, session_id: str) -> None:
+        """Write down that a session is alive; an unknown one is nothing."""
+        ...
+
+
+class TransactionalEventStore(EventStore, Protocol):
+    """What the stores here offer beyond that."""
+
+    def start(
+        self,
+        handler_id: str,
+        event_id: str,
+        *,
+        lease_ms: int,
+        session_id: str | None = None,
+        lease_token: str | None = None,
+    ) -> bool:
+        """Mark that the attempt begins: from here on a lease that runs out counts as one."""
+        ...
+
+    def renew(
+        self,
+        handler_id: str,
+        event_id: str,
+        *,
+        lease_ms: int,
+        session_id: str | None = None,
+        lease_token: str | None = None,
+    ) -> bool:
+        """Extend the lease to `lease_ms` from now; False if it was lost."""
+        ...
+
+    def abandon(
+        self,
+        handler_id: str,
+        event_id: str,
+        *,
+        session_id: str | None = None,
+        lease_token: str | None = None,
+    ) -> None:
+        """Hand the event back at once, without counting an attempt."""
+        ...
+
+    def defer(
+        self,
+        event: Event,
+        namespace: str,
+        *,
+        delay: float | timedelta | None = None,
+        at: datetime | None = None,
+        dedup_key: str | None = None,
+    ) -> int | None:
+        """Store an event for later; its number, or None if `dedup_key` was taken."""
+        ...
+
+    def cancel_deferred(self, namespace: str, number: int) -> bool:
+        """Take back a deferred event; False if it fired, was cancelled or never was."""
+        ...
+
+    def list_namespaces(self) -> list[dict[str, Any]]:
+        """`namespace sessions pending dead_letters` of each; counts all retained events."""
+        ...
+
+    def list_sessions(self, namespace: str) -> list[dict[str, Any]]:
+        """`session_id hostname pid started_at last_heartbeat stopped_at is_dead metadata`."""
+        ...
+
+    def list_events(self, namespace: str, limit: int = 100) -> list[dict[str, Any]]:
+        """`id type created_at priority status handler`, by priority and then age."""
+        ...
+
+    def list_dead_letters(self, namespace: str, limit: int = 100) -> list[dict[str, Any]]:
+        """`event_id type handler attempts last_error failed_at`, the newest first."""
+        ...
+
+    def list_consumers(self, namespace: str) -> list[dict[str, Any]]:
+        """`name last_seen_at paused_at ready claimed backoff types`, by name."""
+        ...
+
+    def inspect_event(self, event_id: str, namespace: str | None = None) -> dict[str, Any] | None:
+        """One event with all its claims and failed attempts; None if there is none there."""
+        ...
+
+    def replay_event(self, namespace: str, event_id: str) -> str | None:
+        """Store the event again as a new one, for all its consumers; the new id, None if unknown."""
+        ...
+
+    def cleanup_events(self, namespace: str, before: datetime | timedelta) -> int:
+        """Delete events from before then, finished or not, unless leased; how many."""
+        ...
+
+    def collect_events(self, namespace: str) -> int:
+        """Delete what every consumer has finished and is past its retention; how many."""
+        ...
+
+    def pause(self, namespace: str, handler_id: str) -> bool:
+        """Stop deliveries to a consumer until `resume`; False if there is none of that name."""
+        ...
+
+    def resume(self, namespace: str, handler_id: str) -> bool:
+        """Deliver again."""
+        ...
+
+    def forget(self, namespace: str, handler_id: str) -> bool:
+        """Remove a consumer and what waits for it; refused while a live session runs it."""
+        ...
+
+    def check(self) -> list[str]:
+        """What breaks the rules of delivery, one line each; [] for a sound store."""
         ...

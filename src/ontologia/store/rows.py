@@ -87,3 +87,60 @@ class CommitRow:
     id: int
     created_at: datetime
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+class EventRow(NamedTuple):
+    """One event as it is stored, in the order of the columns."""
+
+    id: str
+    namespace: str
+    type: str
+    payload: str
+    created_at: str
+    priority: int
+    root_event_id: str
+    chain_depth: int
+    source: str | None = None
+    correlation_id: str | None = None
+    causation_id: str | None = None
+    tenant_id: str | None = None
+    dedup_key: str | None = None
+
+
+class Announcement(NamedTuple):
+    """An event to store, now or, with `fire_at` (Unix seconds), when its time comes."""
+
+    row: EventRow
+    fire_at: float | None = None
+
+
+class Stored(NamedTuple):
+    """What became of an announcement: the event's id, and its number if it was deferred.
+
+    With a dedup_key that was taken, the id is that of the first one.
+    """
+
+    id: str
+    deferred: int | None
+
+
+@dataclass(slots=True)
+class Claim:
+    """One event that one session has to itself, for one consumer, until `lease_until`."""
+
+    event: EventRow
+    handler_id: str
+    consumer_id: int
+    token: str
+    attempts: int
+    """Attempts before this one."""
+    lease_until: str
+    started: bool = False
+
+
+class Consumer(NamedTuple):
+    """A consumer as a claimer knows it."""
+
+    id: int
+    namespace: str
+    name: str

@@ -58,6 +58,10 @@ class Tx:
         """Run one prepared statement for each row."""
         self.connection.executemany(sql, rows)
 
+    def hand_out_turn(self, *, wait: bool) -> bool:
+        """BEGIN IMMEDIATE excludes every other writer already."""
+        return True
+
     def last_id(self) -> int:
         """The rowid of the last INSERT."""
         return self.connection.last_insert_rowid()
@@ -65,6 +69,8 @@ class Tx:
 
 class Database:
     """An opened file. Any thread may use it; a forked child may not."""
+
+    one_writer = True
 
     def __init__(self, path: str, *, random: Random, timeout_ms: int) -> None:
         self.path = path
@@ -78,6 +84,7 @@ class Database:
         self._durable: bool | None = None
         self._turn = Turn()
         self._readers: list[apsw.Connection] = []
+        self._watchers: list[apsw.Connection] = []
         with self._translating():
             self._writer = self._connect(self._busy)
 
@@ -154,14 +161,34 @@ class Database:
         finally:
             self._return_reader(reader)
 
+    def change_counter(self) -> Callable[[], int] | None:
+        """A number that is another one after every commit of anybody; None if nobody else can.
+
+        The connection behind it is its own, closed with the database.
+        """
+        if self.in_memory:
+            return None
+        self._check_usable()
+        watcher = self._new_reader()
+        self._watchers.append(watcher)
+
+        def data_version() -> int:
+            self._check_usable()
+            return int(watcher.pragma("data_version"))
+
+        return data_version
+
     def _take_reader(self) -> apsw.Connection:
         try:
             return self._readers.pop()
         except IndexError:
-            with self._translating():
-                reader = self._connect(self._busy_reader)
-                reader.execute("PRAGMA query_only=ON")
-                return reader
+            return self._new_reader()
+
+    def _new_reader(self) -> apsw.Connection:
+        with self._translating():
+            reader = self._connect(self._busy_reader)
+            reader.execute("PRAGMA query_only=ON")
+            return reader
 
     def _return_reader(self, reader: apsw.Connection) -> None:
         self._readers.append(reader)
@@ -176,6 +203,8 @@ class Database:
             self._closed = True
             if os.getpid() == self._pid:  # a forked child must leave its parent's files alone
                 self._close_readers()
+                for watcher in self._watchers:
+                    watcher.close()
                 self._writer.close()
 
     def _close_readers(self) -> None:

@@ -11,7 +11,7 @@ from ontologia.schema.typespec import schema_hash
 from ontologia.store.named import statements
 from ontologia.store.sqlite.database import Database, Tx
 
-LAYOUT = 1
+LAYOUT = 2
 SQL = statements("ontologia.store.sqlite", "layout.sql")
 _TYPES = statements("ontologia.store.sqlite", "types.sql")
 
@@ -38,7 +38,16 @@ def _build(tx: Tx, now: str) -> None:
     for name in ("commits", "entity_history", "relation_history"):
         tx.run(SQL[name])
     _add_missing_columns(tx)
-    for name in ("history_indexes", "latest", "types", "locks", "sessions", "layout"):
+    for name in (
+        "history_indexes",
+        "latest",
+        "types",
+        "locks",
+        "sessions",
+        "events",
+        "claims",
+        "layout",
+    ):
         tx.run(SQL[name])
     _bootstrap_versions(tx, now)
     tx.run(SQL["rebuild_latest"])

@@ -15,7 +15,7 @@ from datetime import timedelta
 from ontologia.clock import Clock, to_text
 from ontologia.errors import DatabaseError, LockContentionError
 from ontologia.store.sqlite.database import Database
-from ontologia.store.sqlite.transaction import SQLiteTransaction
+from ontologia.store.sqlite.transaction import LockStatements
 
 log = logging.getLogger(__name__)
 STEP = 0.01  # seconds between two looks at a lease that somebody else holds
@@ -57,7 +57,7 @@ class WriteLease:
     def _try(self, owner_id: str, timeout_ms: int) -> str | None:
         """Take the lease if it is free; otherwise who has it."""
         with self._database.write(timeout_ms=timeout_ms) as tx:
-            transaction = SQLiteTransaction(tx, self._clock)
+            transaction = LockStatements(tx, self._clock)
             holder = transaction.lock_holder("")  # also when it is ours: one owner, one long write
             if holder is None:
                 transaction.take_lock(owner_id, self._expiry())
@@ -66,12 +66,12 @@ class WriteLease:
     def renew(self, owner_id: str) -> bool:
         """Extend the lease; False if it was lost meanwhile."""
         with self._database.write(durable=False) as tx:
-            return SQLiteTransaction(tx, self._clock).renew_lock(owner_id, self._expiry())
+            return LockStatements(tx, self._clock).renew_lock(owner_id, self._expiry())
 
     def release(self, owner_id: str) -> bool:
         """Give up the lease; False if this owner did not have it."""
         with self._database.write(durable=False) as tx:
-            return SQLiteTransaction(tx, self._clock).release_lock(owner_id)
+            return LockStatements(tx, self._clock).release_lock(owner_id)
 
     def _keep(self, owner_id: str, stop: threading.Event) -> None:
         while not stop.wait(self._lease.total_seconds() / 3):

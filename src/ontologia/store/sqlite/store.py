@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager
-from datetime import datetime
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 from ontologia import codec
-from ontologia.clock import Clock, from_text, to_text
+from ontologia.clock import Clock, from_text
 from ontologia.errors import LockContentionError
 from ontologia.query.question import Question
+from ontologia.store.events.store import SqlEventStore
 from ontologia.store.named import statements
 from ontologia.store.rows import (
     TOMBSTONE,
@@ -23,12 +24,14 @@ from ontologia.store.rows import (
     StoredType,
 )
 from ontologia.store.sqlite import answers
+from ontologia.store.sqlite.claiming import SQLiteDialect
 from ontologia.store.sqlite.database import Database
 from ontologia.store.sqlite.indexes import create_index
 from ontologia.store.sqlite.layout import LAYOUT, prepare
 from ontologia.store.sqlite.locks import STEP, WriteLease
 from ontologia.store.sqlite.place import check_place
 from ontologia.store.sqlite.transaction import SQLiteReader, SQLiteTransaction
+from ontologia.store.sqlite.watch import Watch, wake_all
 
 if TYPE_CHECKING:
     from ontologia.config import OntologiaConfig
@@ -36,7 +39,11 @@ if TYPE_CHECKING:
 _PACKAGE = "ontologia.store.sqlite"
 _STATE = statements(_PACKAGE, "state.sql")
 _TYPES = statements(_PACKAGE, "types.sql")
-_SESSIONS = statements(_PACKAGE, "sessions.sql")
+_EVENTS = {
+    name: body
+    for part in ("events", "claims", "listings", "retention", "sessions", "check")
+    for name, body in statements(_PACKAGE, f"{part}.sql").items()
+}
 
 
 class SQLiteStore:
@@ -51,6 +58,16 @@ class SQLiteStore:
         check_place(path, LAYOUT, config.lock_timeout_ms)
         self._database = Database(path, random=random, timeout_ms=config.lock_timeout_ms)
         self._lease = WriteLease(self._database, clock, config.lock_lease_ms)
+        self._place = f":memory: {id(self)}" if self._database.in_memory else os.path.realpath(path)
+        self.events = SqlEventStore(
+            self._database,
+            _EVENTS,
+            SQLiteDialect(),
+            config=config,
+            clock=clock,
+            random=random,
+            wake=lambda: wake_all(self._place),
+        )
         try:
             prepare(self._database, clock)
         except BaseException:
@@ -59,6 +76,9 @@ class SQLiteStore:
 
     def close(self) -> None:
         self._database.close()
+
+    def watch(self) -> Watch:
+        return Watch(self._place, self._database.change_counter())
 
     # -- transactions -----------------------------------------------------------------------
 
@@ -75,7 +95,7 @@ class SQLiteStore:
         started = self._clock.monotonic()
         while True:
             with self._database.write(timeout_ms=limit, durable=durable) as tx:
-                transaction = SQLiteTransaction(tx, self._clock)
+                transaction = SQLiteTransaction(tx, self._clock, self.events)
                 holder = transaction.lock_holder(owner_id or "")
                 if holder is None:
                     yield transaction
@@ -153,24 +173,6 @@ class SQLiteStore:
 
     def ensure_index(self, kind: str, type_name: str, field: str, value_kind: str) -> None:
         create_index(self._database, kind, type_name, field, value_kind)
-
-    # -- sessions ---------------------------------------------------------------------------
-
-    def register_session(self, session_id: str, namespace: str, metadata: dict[str, Any]) -> None:
-        with self._database.write(durable=False) as tx:
-            tx.run(
-                _SESSIONS["register_session"],
-                {
-                    "session_id": session_id,
-                    "namespace": namespace,
-                    "now": to_text(self._clock.now()),
-                    "metadata": codec.encode(metadata, where="instance_metadata"),
-                },
-            )
-
-    def end_session(self, session_id: str, now: datetime) -> None:
-        with self._database.write(durable=False) as tx:
-            tx.run(_SESSIONS["end_session"], {"session_id": session_id, "now": to_text(now)})
 
 
 def _commit(row: tuple[int, str, str | None]) -> CommitRow:

@@ -13,12 +13,16 @@ from ontologia import codec
 from ontologia.clock import Clock, to_text
 from ontologia.errors import LockLostError
 from ontologia.schema.typespec import schema_hash
+from ontologia.store.events.store import SqlEventStore
 from ontologia.store.named import statements
 from ontologia.store.rows import (
     TOMBSTONE,
+    Announcement,
     Batch,
+    Claim,
     ObjectKey,
     RawChange,
+    Stored,
     StoredType,
     TypeKey,
 )
@@ -73,12 +77,47 @@ class SQLiteReader:
         return {(row[0], row[1]): StoredType(*row) for row in rows}
 
 
-class SQLiteTransaction(SQLiteReader):
-    """One write transaction."""
+class LockStatements:
+    """The row that is the lease on long writes."""
 
     def __init__(self, tx: Tx, clock: Clock) -> None:
-        super().__init__(tx)
+        self._tx = tx
         self._clock = clock
+
+    def lock_holder(self, owner_id: str) -> str | None:
+        """Whoever else holds the lease at this moment."""
+        row = self._tx.one(_LOCKS["holder"], self._lock_params(owner_id))
+        return None if row is None else row[0]
+
+    def take_lock(self, owner_id: str, expires_at: str) -> None:
+        """Write the lease, instead of one that expired."""
+        self._tx.run(_LOCKS["remove_expired"], {"now": to_text(self._clock.now())})
+        params = self._lock_params(owner_id)
+        self._tx.run(_LOCKS["acquire"], {**params, "expires_at": expires_at})
+
+    def renew_lock(self, owner_id: str, expires_at: str) -> bool:
+        """Extend the lease; whether it was still held."""
+        params = self._lock_params(owner_id)
+        return self._tx.run(_LOCKS["renew"], {**params, "expires_at": expires_at}) == 1
+
+    def release_lock(self, owner_id: str) -> bool:
+        """Give up the lease; whether it was held by this owner."""
+        return self._tx.run(_LOCKS["release"], {"owner_id": owner_id}) == 1
+
+    def verify_lock(self, owner_id: str) -> None:
+        if self._tx.one(_LOCKS["owned"], self._lock_params(owner_id)) is None:
+            raise LockLostError("ontology_write", owner_id)
+
+    def _lock_params(self, owner_id: str) -> dict[str, str]:
+        return {"owner_id": owner_id, "now": to_text(self._clock.now())}
+
+
+class SQLiteTransaction(SQLiteReader, LockStatements):
+    """One write transaction."""
+
+    def __init__(self, tx: Tx, clock: Clock, events: SqlEventStore) -> None:
+        LockStatements.__init__(self, tx, clock)
+        self._events = events
 
     def register_type(
         self, kind: str, name: str, schema_json: str, *, runtime_id: str, reason: str
@@ -135,34 +174,13 @@ class SQLiteTransaction(SQLiteReader):
                 self._tx.run(_STATE[f"delete_latest_{plural}"], {"commit_id": commit_id})
         return commit_id
 
-    # -- the lease on long writes -------------------------------------------------------------
+    # -- events -----------------------------------------------------------------------------
 
-    def lock_holder(self, owner_id: str) -> str | None:
-        """Whoever else holds the lease at this moment."""
-        row = self._tx.one(_LOCKS["holder"], self._lock_params(owner_id))
-        return None if row is None else row[0]
+    def announce(self, announcements: Iterable[Announcement]) -> list[Stored]:
+        return self._events.log.announce(self._tx, announcements)
 
-    def take_lock(self, owner_id: str, expires_at: str) -> None:
-        """Write the lease, instead of one that expired."""
-        self._tx.run(_LOCKS["remove_expired"], {"now": to_text(self._clock.now())})
-        params = self._lock_params(owner_id)
-        self._tx.run(_LOCKS["acquire"], {**params, "expires_at": expires_at})
-
-    def renew_lock(self, owner_id: str, expires_at: str) -> bool:
-        """Extend the lease; whether it was still held."""
-        params = self._lock_params(owner_id)
-        return self._tx.run(_LOCKS["renew"], {**params, "expires_at": expires_at}) == 1
-
-    def release_lock(self, owner_id: str) -> bool:
-        """Give up the lease; whether it was held by this owner."""
-        return self._tx.run(_LOCKS["release"], {"owner_id": owner_id}) == 1
-
-    def verify_lock(self, owner_id: str) -> None:
-        if self._tx.one(_LOCKS["owned"], self._lock_params(owner_id)) is None:
-            raise LockLostError("ontology_write", owner_id)
-
-    def _lock_params(self, owner_id: str) -> dict[str, str]:
-        return {"owner_id": owner_id, "now": to_text(self._clock.now())}
+    def holds(self, claim: Claim) -> bool:
+        return self._events.claims.check(self._tx, claim)
 
 
 def _chunks(keys: Sequence[ObjectKey]) -> Iterator[list[ObjectKey]]:

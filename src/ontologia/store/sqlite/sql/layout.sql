@@ -102,6 +102,142 @@ CREATE TABLE IF NOT EXISTS sessions (
 CREATE INDEX IF NOT EXISTS idx_sessions_heartbeat ON sessions(last_heartbeat);
 CREATE INDEX IF NOT EXISTS idx_sessions_namespace ON sessions(namespace);
 
+-- name: events
+-- The log. `seq` numbers the rows for those who list them; no rule of delivery looks at it.
+CREATE TABLE IF NOT EXISTS events (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    namespace TEXT NOT NULL,
+    type TEXT NOT NULL,
+    payload TEXT NOT NULL,
+    created_at TEXT NOT NULL,
+    priority INTEGER NOT NULL DEFAULT 100,
+    root_event_id TEXT NOT NULL,
+    chain_depth INTEGER NOT NULL DEFAULT 0,
+    source TEXT,
+    correlation_id TEXT,
+    causation_id TEXT,
+    tenant_id TEXT,
+    dedup_key TEXT
+);
+CREATE INDEX IF NOT EXISTS idx_events_namespace_type_order
+    ON events(namespace, type, priority DESC, created_at ASC, id ASC);
+-- Which event has a key, stored or deferred.
+CREATE TABLE IF NOT EXISTS dedup (
+    namespace TEXT NOT NULL,
+    type TEXT NOT NULL,
+    key TEXT NOT NULL,
+    event_id TEXT NOT NULL,
+    PRIMARY KEY (namespace, type, key)
+) WITHOUT ROWID;
+-- Events whose time has not come, and those whose time came.
+CREATE TABLE IF NOT EXISTS deferred_events (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    event_id TEXT NOT NULL,
+    namespace TEXT NOT NULL,
+    topic TEXT NOT NULL,
+    source TEXT,
+    payload TEXT NOT NULL,
+    correlation_id TEXT,
+    fire_at REAL NOT NULL,
+    status TEXT NOT NULL DEFAULT 'scheduled',
+    created_at REAL NOT NULL,
+    fired_at REAL,
+    priority INTEGER NOT NULL,
+    root_event_id TEXT NOT NULL,
+    chain_depth INTEGER NOT NULL,
+    causation_id TEXT,
+    tenant_id TEXT,
+    dedup_key TEXT
+);
+CREATE INDEX IF NOT EXISTS idx_deferred_due ON deferred_events(fire_at) WHERE status = 'scheduled';
+-- One row a tick: whoever writes it announces the event.
+CREATE TABLE IF NOT EXISTS schedule_fires (
+    namespace TEXT NOT NULL,
+    schedule_key TEXT NOT NULL,
+    tick TEXT NOT NULL,
+    event_id TEXT NOT NULL,
+    PRIMARY KEY (namespace, schedule_key, tick)
+) WITHOUT ROWID;
+
+-- name: claims
+-- Events nobody has looked at yet, in the order in which they are handed out.
+CREATE TABLE IF NOT EXISTS incoming (
+    seq INTEGER PRIMARY KEY,
+    event_id TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS consumers (
+    id INTEGER PRIMARY KEY,
+    namespace TEXT NOT NULL,
+    name TEXT NOT NULL,
+    last_seen_at TEXT NOT NULL,
+    paused_at TEXT,
+    UNIQUE (namespace, name)
+);
+CREATE TABLE IF NOT EXISTS subscriptions (
+    namespace TEXT NOT NULL,
+    type TEXT NOT NULL,
+    consumer_id INTEGER NOT NULL,
+    PRIMARY KEY (namespace, type, consumer_id)
+) WITHOUT ROWID;
+-- What each consumer can claim now, the most urgent first. Rows are inserted and deleted only.
+CREATE TABLE IF NOT EXISTS ready (
+    consumer_id INTEGER NOT NULL,
+    priority INTEGER NOT NULL,
+    created_at TEXT NOT NULL,
+    event_id TEXT NOT NULL,
+    type TEXT NOT NULL,
+    PRIMARY KEY (consumer_id, priority DESC, created_at, event_id)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS event_claims (
+    event_id TEXT NOT NULL,
+    handler_id TEXT NOT NULL,
+    session_id TEXT NOT NULL,
+    claimed_at TEXT NOT NULL,
+    lease_until TEXT NOT NULL,
+    ack_at TEXT,
+    attempts INTEGER NOT NULL DEFAULT 0,
+    available_at TEXT NOT NULL,
+    last_error TEXT,
+    dead_lettered_at TEXT,
+    consumer_id INTEGER NOT NULL,
+    lease_token TEXT,
+    read_commit INTEGER,
+    started_at TEXT,
+    due_at TEXT,
+    PRIMARY KEY (event_id, handler_id)
+) WITHOUT ROWID;
+-- What waits for a time, the end of a lease or of a backoff; nothing else is in it.
+CREATE INDEX IF NOT EXISTS idx_claims_due
+    ON event_claims(consumer_id, due_at) WHERE due_at IS NOT NULL;
+-- Attempts that did not succeed.
+CREATE TABLE IF NOT EXISTS attempts (
+    event_id TEXT NOT NULL,
+    handler_id TEXT NOT NULL,
+    attempt INTEGER NOT NULL,
+    started_at TEXT,
+    ended_at TEXT NOT NULL,
+    read_commit INTEGER,
+    outcome TEXT NOT NULL,
+    error TEXT,
+    PRIMARY KEY (event_id, handler_id, attempt)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS dead_letters (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    event_id TEXT NOT NULL,
+    handler_id TEXT NOT NULL,
+    namespace TEXT NOT NULL,
+    failed_at TEXT NOT NULL,
+    attempts INTEGER NOT NULL,
+    last_error TEXT NOT NULL,
+    event_type TEXT NOT NULL,
+    event_payload TEXT NOT NULL,
+    root_event_id TEXT NOT NULL,
+    chain_depth INTEGER NOT NULL
+);
+CREATE INDEX IF NOT EXISTS idx_dead_letters_namespace_failed
+    ON dead_letters(namespace, failed_at DESC);
+
 -- name: layout
 -- A table of our own and not PRAGMA user_version: the file may be shared with an application.
 CREATE TABLE IF NOT EXISTS ontologia_layout (
@@ -114,7 +250,8 @@ CREATE TABLE IF NOT EXISTS ontologia_layout (
 -- too; an ANALYZE by hand replaces them. Analyzing one small table makes sqlite_stat1.
 ANALYZE ontologia_layout;
 DELETE FROM sqlite_stat1 WHERE tbl IN
-    ('entity_latest', 'relation_latest', 'entity_history', 'relation_history');
+    ('entity_latest', 'relation_latest', 'entity_history', 'relation_history',
+     'events', 'event_claims', 'ready', 'incoming', 'subscriptions');
 INSERT INTO sqlite_stat1(tbl, idx, stat) VALUES
     ('entity_latest', 'entity_latest', '1000000 250000 1'),
     ('relation_latest', 'relation_latest', '1000000 250000 20 2 1'),
@@ -122,7 +259,13 @@ INSERT INTO sqlite_stat1(tbl, idx, stat) VALUES
     ('entity_history', 'idx_entity_history_lookup', '5000000 1250000 5 1'),
     ('entity_history', 'idx_entity_history_commit', '5000000 100'),
     ('relation_history', 'idx_relation_history_lookup', '5000000 1250000 100 10 5 1'),
-    ('relation_history', 'idx_relation_history_commit', '5000000 100');
+    ('relation_history', 'idx_relation_history_commit', '5000000 100'),
+    ('events', 'sqlite_autoindex_events_1', '1000000 1'),
+    ('events', 'idx_events_namespace_type_order', '1000000 250000 50000 10000 1 1'),
+    ('event_claims', 'event_claims', '1000000 2 1'),
+    ('event_claims', 'idx_claims_due', '1000 100 1'),
+    ('ready', 'ready', '10000 1000 500 1 1'),
+    ('subscriptions', 'subscriptions', '100 50 5 1');
 
 -- name: reload_statistics
 ANALYZE sqlite_schema;

@@ -7,3 +7,6 @@ VALUES (:session_id, :namespace, :now, :now, :metadata)
 -- name: end_session
 UPDATE sessions SET last_heartbeat = :now, metadata = json_set(metadata, '$.stopped_at', :now)
  WHERE session_id = :session_id;
+
+-- name: heartbeat
+UPDATE sessions SET last_heartbeat = :now WHERE session_id = :session_id;

@@ -1,0 +1,1 @@
+"""The rules of delivery, as pure functions: no database, no clock, no threads."""

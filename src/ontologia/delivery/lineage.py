@@ -1,0 +1,47 @@
+"""Where an event comes from: the chain it belongs to, and what caused it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ontologia.errors import EventLoopLimitError
+
+
+class Lineage(NamedTuple):
+    """The columns of an event that say where it comes from; None is filled in when it is stored."""
+
+    root_event_id: str | None = None
+    """The first event of the chain; its own id if it is the first."""
+    chain_depth: int = 0
+    """Hops from the first event."""
+    correlation_id: str | None = None
+    """Whatever the first event belonged to, carried along the chain."""
+    causation_id: str | None = None
+    """The event whose handler announced this one."""
+    source: str | None = None
+    """Who announced it: a handler, a schedule."""
+
+
+def child_of(
+    parent_id: str,
+    root_event_id: str,
+    chain_depth: int,
+    correlation_id: str | None,
+    handler_id: str,
+) -> Lineage:
+    """The lineage of what this handler announces while it handles that event."""
+    return Lineage(
+        root_event_id,
+        chain_depth + 1,
+        correlation_id or root_event_id,
+        parent_id,
+        handler_id,
+    )
+
+
+def check_depth(event_type: str, lineage: Lineage, limit: int) -> None:
+    """EventLoopLimitError if an event of this lineage is too far from its root."""
+    if lineage.chain_depth > limit:
+        raise EventLoopLimitError(
+            event_type, lineage.chain_depth, limit, lineage.root_event_id or ""
+        )

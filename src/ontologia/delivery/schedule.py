@@ -1,0 +1,73 @@
+"""When a schedule fires."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from cronsim import CronSim, CronSimError
+
+from ontologia.errors import ConfigError
+from ontologia.schema.event import Event, payload_of
+
+_FIELDS = 5
+
+
+class Schedule:
+    """Announce `event` whenever `cron` says so: `Schedule(event=Cleanup(), cron="0 2 * * *")`.
+
+    `cron` has the five usual fields: minute, hour, day of month, month, day of week (0 and 7 are
+    Sunday; names like MON and JAN work; when both days are restricted either one fires). Times
+    are UTC unless `tz` names a zone (`"Europe/Berlin"`). Where clocks go forward, a time that the
+    day does not have fires once the clock has jumped; where they go back, a time that the day has
+    twice fires once.
+    """
+
+    def __init__(self, event: Event, cron: str, *, tz: str | None = None) -> None:
+        if not isinstance(event, Event):
+            raise TypeError(f"a schedule announces an event, got {event!r}")
+        if not isinstance(cron, str) or len(cron.split()) != _FIELDS:
+            raise ConfigError(
+                f"{cron!r} is no cron expression",
+                hint="Five fields: minute, hour, day of month, month, day of week; "
+                "'0 2 * * *' is every day at 02:00.",
+            )
+        self.event = event
+        self.cron = cron
+        self.tz = tz
+        self._zone = _zone(tz)
+        try:
+            CronSim(cron, datetime.now(UTC))
+        except CronSimError as error:
+            raise ConfigError(f"{cron!r} is no cron expression: {error}") from error
+
+    def __repr__(self) -> str:
+        zone = f", tz={self.tz!r}" if self.tz else ""
+        return f"Schedule(event={self.event!r}, cron={self.cron!r}{zone})"
+
+    @property
+    def key(self) -> str:
+        """What makes two schedules the same one to all sessions: event, priority, cron and zone."""
+        parts = (type(self.event).__event_type__, payload_of(self.event), str(self.event.priority))
+        text = "\n".join((*parts, " ".join(self.cron.split()), self.tz or ""))
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        """The first tick after this instant, in UTC; None if there is never another."""
+        try:
+            tick: datetime = next(CronSim(self.cron, instant.astimezone(self._zone)))
+        except StopIteration:
+            return None
+        return tick.astimezone(UTC)
+
+
+def _zone(name: Any) -> ZoneInfo:
+    try:
+        return ZoneInfo(name or "UTC")
+    except (ZoneInfoNotFoundError, ValueError, TypeError, OSError) as error:
+        raise ConfigError(
+            f"tz={name!r} is no time zone of this machine",
+            hint='Name one like "Europe/Berlin"; install the package tzdata where there are none.',
+        ) from error

@@ -1,0 +1,61 @@
+"""Acknowledgements, gathered: many handlers' ends in one transaction."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from ontologia.store.events.claims import Claims, Done
+from ontologia.store.rows import Claim
+
+log = logging.getLogger(__name__)
+GATHER = 0.005  # seconds an acknowledgement may wait for others
+
+
+class Acks:
+    """Ends that are not written yet. Any thread may add one, and write them all."""
+
+    def __init__(self, claims: Claims, batch_size: int, wake: Callable[[], None]) -> None:
+        self._claims = claims
+        self._batch_size = batch_size
+        self._wake = wake
+        self._done: list[Done] = []
+        self._lock = threading.Lock()
+        self._oldest = 0.0
+
+    def add(self, done: Done) -> None:
+        """Note that a handler succeeded; written when there are enough, or soon."""
+        with self._lock:
+            if not self._done:
+                self._oldest = time.monotonic()
+            self._done.append(done)
+            enough = len(self._done) >= self._batch_size
+        if enough:
+            self.flush()
+
+    def due_in(self) -> float | None:
+        """Seconds until somebody should write them; None if there are none."""
+        with self._lock:
+            return self._oldest + GATHER - time.monotonic() if self._done else None
+
+    def flush(self, starting: Sequence[Claim] = (), lease_ms: float = 0) -> None:
+        """Write what there is, and start these claims, in one soft transaction."""
+        with self._lock:
+            done, self._done = self._done, []
+        if not done and not starting:
+            return
+        try:
+            lost, announced = self._claims.settle(done, starting, lease_ms)
+        except BaseException:
+            with self._lock:
+                self._done = done + self._done  # nothing was written: it can be tried again
+            raise
+        for claim in lost:
+            log.warning(
+                "event %s: %s was done after its lease had run out; it is delivered again",
+                *(claim.event.id, claim.handler_id),
+            )
+        if announced:
+            self._wake()

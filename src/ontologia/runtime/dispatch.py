@@ -1,0 +1,136 @@
+"""One attempt: call a handler with one event, and end the claim by what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from ontologia.clock import to_text
+from ontologia.delivery.lifecycle import lease_is_valid
+from ontologia.delivery.retry import Discard, Retry, describe_error
+from ontologia.errors import EventLoopLimitError
+from ontologia.runtime.acks import Acks
+from ontologia.runtime.context import HandlerContext, active
+from ontologia.runtime.coroutines import Coroutines
+from ontologia.runtime.handlers import Handler
+from ontologia.store.events.claims import Done
+from ontologia.store.rows import Claim
+
+if TYPE_CHECKING:
+    from ontologia.runtime.session import Session
+
+log = logging.getLogger(__name__)
+
+
+class Dispatcher:
+    """Calls handlers. Any thread may use it."""
+
+    def __init__(
+        self,
+        session: Session,
+        acks: Acks,
+        coroutines: Coroutines,
+        stopping: Callable[[], bool],
+    ) -> None:
+        self._session = session
+        self._events = session._store.events
+        self._acks = acks
+        self._coroutines = coroutines
+        self._stopping = stopping
+
+    def attempt(self, handler: Handler, claim: Claim) -> None:
+        """One attempt. Raises only what must end the run."""
+        if not lease_is_valid(claim.lease_until, to_text(self._session._clock.now())):
+            log.warning("event %s: the lease of %s was lost; skipped", claim.event.id, handler.id)
+            return
+        event = self._events.decoded(claim, handler.event_cls)
+        if event is None:
+            return
+        context = HandlerContext(self._session, claim, event)
+        try:
+            self._call(handler, context)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the run goes on
+            context._close()
+            self._failed(claim, context._failure or error)
+        except BaseException as error:  # noqa: BLE001 - ends the claim, then raises it
+            context._close()
+            self._interrupted(claim, error)
+        else:
+            announcements = context._close()
+            if context._failure is not None:  # whatever the handler made of it
+                self._failed(claim, context._failure)
+            else:
+                self._acks.add(Done(claim, announcements))
+
+    def _call(self, handler: Handler, context: HandlerContext[Any]) -> None:
+        token = active.set(context)
+        try:
+            result = handler.function(context)
+        finally:
+            active.reset(token)
+        if inspect.isawaitable(result):
+            self._coroutines.run(_with_context(context, result))
+
+    def _failed(self, claim: Claim, error: BaseException) -> None:
+        """The attempt did not succeed: again later, or buried."""
+        after_ms = error.after_ms if isinstance(error, Retry) else None
+        outcome = (
+            "retry"
+            if isinstance(error, Retry)
+            else "discarded"
+            if isinstance(error, Discard)
+            else "failed"
+        )
+        final = isinstance(error, Discard | EventLoopLimitError)
+        text = str(error) if isinstance(error, Retry | Discard) else describe_error(error)
+        verdict = self._events.claims.release(
+            claim.handler_id,
+            claim.event.id,
+            error=text,
+            policy=self._events.policy,
+            token=claim.token,
+            after_ms=after_ms,
+            outcome=outcome,
+            final=final,
+        )
+        what = f"event {claim.event.id} ({claim.event.type}): {claim.handler_id}"
+        if verdict is None:
+            log.warning("%s lost its lease before it failed: %s", what, text)
+        elif verdict.buried:
+            self._events.wake()  # somebody may be waiting for dead letters
+            log.error("%s failed for good: %s", what, text, exc_info=_traceback(error))
+        else:
+            log.log(
+                logging.INFO if outcome == "retry" else logging.WARNING,
+                "%s failed at attempt %d, again in %.1f s: %s",
+                *(what, verdict.attempts, verdict.delay_ms / 1000, text),
+                exc_info=_traceback(error),
+            )
+        if isinstance(error, EventLoopLimitError):
+            raise error
+
+    def _interrupted(self, claim: Claim, error: BaseException) -> None:
+        """Not the handler's own end: by a signal or a shutdown it is handed back unpunished."""
+        if isinstance(error, asyncio.CancelledError):
+            if not self._stopping():
+                self._failed(claim, error)
+                return
+            self._events.claims.abandon([claim])
+            return
+        if isinstance(error, KeyboardInterrupt):
+            self._events.claims.abandon([claim])
+        else:
+            self._failed(claim, error)  # one that always exits must not do so forever
+        raise error
+
+
+async def _with_context(context: HandlerContext[Any], result: Awaitable[Any]) -> None:
+    active.set(context)  # the task has a copy of the variables to itself
+    await result
+
+
+def _traceback(error: BaseException) -> BaseException | None:
+    return None if isinstance(error, Retry | Discard) else error

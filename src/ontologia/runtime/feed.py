@@ -1,0 +1,123 @@
+"""What a run has claimed: waiting to be run, and running."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from ontologia.runtime.handlers import Handler
+from ontologia.store.rows import Claim
+
+LARGEST_GROUP = 16
+_GROUP_TIME = 0.01  # seconds: a group that takes longer is made smaller
+
+
+class Feed:
+    """Claimed events by handler, the most urgent handler first.
+
+    First attempts are started in groups, as many as ten milliseconds allow; an event that was
+    tried before is started alone, so that one which kills its process buries only itself.
+    """
+
+    def __init__(self, handlers: Sequence[Handler], workers: int) -> None:
+        self._workers = workers
+        self._waiting: dict[str, deque[Claim]] = {handler.id: deque() for handler in handlers}
+        self._handlers = {handler.id: handler for handler in handlers}
+        self._size = dict.fromkeys(self._waiting, 1)
+        self._idle: dict[int, Claim] = {}
+        self._running: dict[int, Claim] = {}
+        self._closed = False
+        self._changed = threading.Condition()
+
+    def add(self, handler: Handler, claims: Sequence[Claim]) -> None:
+        """Put claims in the queue of their handler."""
+        with self._changed:
+            self._waiting[handler.id].extend(claims)
+            for claim in claims:
+                self._idle[id(claim)] = claim
+            self._changed.notify_all()
+
+    def take(self, *, block: bool = False) -> tuple[Handler, list[Claim]] | None:
+        """The next group of the highest handler that has one; None if there is none, or closed."""
+        with self._changed:
+            while not self._closed:
+                for handler_id, queue in self._waiting.items():
+                    if queue:
+                        return self._handlers[handler_id], self._group(handler_id, queue)
+                if not block:
+                    return None
+                self._changed.wait()
+            return None
+
+    def _group(self, handler_id: str, queue: deque[Claim]) -> list[Claim]:
+        # With several workers a group must not keep what another worker could be running.
+        size = min(self._size[handler_id], max(1, len(queue) // self._workers))
+        group = [queue.popleft()]
+        while not group[0].attempts and queue and len(group) < size and not queue[0].attempts:
+            group.append(queue.popleft())
+        return group
+
+    def lacks(self, handler: Handler) -> bool:
+        """Whether nothing waits for this handler."""
+        return not self._waiting[handler.id]
+
+    def begin(self, claim: Claim) -> None:
+        """A handler is called with this one: its lease is its own from here on."""
+        with self._changed:
+            self._idle.pop(id(claim), None)
+            self._running[id(claim)] = claim
+
+    def end(self, claim: Claim) -> None:
+        """The handler has returned, or the claim is not to be run."""
+        with self._changed:
+            self._idle.pop(id(claim), None)
+            self._running.pop(id(claim), None)
+            self._changed.notify_all()
+
+    def pace(self, handler: Handler, group: Sequence[Claim], seconds: float) -> None:
+        """Make the next group of a handler larger or smaller, by how long this one took."""
+        if len(group) < self._size[handler.id] and seconds < _GROUP_TIME:
+            return  # too small a group says nothing about larger ones
+        grown = len(group) * 2 if seconds * 2 <= _GROUP_TIME else len(group)
+        self._size[handler.id] = min(LARGEST_GROUP, grown) if seconds <= _GROUP_TIME else 1
+
+    # -- seen from outside ------------------------------------------------------------------------
+
+    def idle(self) -> list[Claim]:
+        """What is claimed and not running: to be renewed, or handed back."""
+        with self._changed:
+            return list(self._idle.values())
+
+    def running(self) -> list[Claim]:
+        """What handlers are running with."""
+        with self._changed:
+            return list(self._running.values())
+
+    def empty(self) -> bool:
+        """Whether nothing waits and nothing runs."""
+        with self._changed:
+            return not self._idle and not self._running
+
+    def close(self) -> list[Claim]:
+        """Give out nothing more; what was waiting."""
+        with self._changed:
+            self._closed = True
+            for queue in self._waiting.values():
+                queue.clear()
+            waiting = list(self._idle.values())
+            self._idle.clear()
+            self._changed.notify_all()
+            return waiting
+
+    def wait_quiet(self, seconds: float) -> bool:
+        """Wait until nothing runs, at most this long; whether that came."""
+        deadline = time.monotonic() + seconds
+        with self._changed:
+            while self._running:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                self._changed.wait(left)
+            return True

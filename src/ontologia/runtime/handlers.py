@@ -1,0 +1,104 @@
+"""Handlers: functions that react to events of one class."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from ontologia.errors import HandlerError
+from ontologia.schema.event import Event
+
+if TYPE_CHECKING:
+    from ontologia.runtime.context import HandlerContext
+
+E = TypeVar("E", bound=Event)
+R = TypeVar("R", bound=Awaitable[None] | None)
+_MARK = "__ontologia_handler__"
+
+
+class Handler(NamedTuple):
+    """A function with what `on_event` said about it."""
+
+    id: str
+    """Its name as a consumer, the same in every process."""
+    event_cls: type[Event]
+    priority: int
+    function: Callable[[Any], Any]
+
+    @property
+    def event_type(self) -> str:
+        """The type under which its events are stored."""
+        return self.event_cls.__event_type__
+
+
+def on_event(
+    event_cls: type[E], *, priority: int = 100, name: str | None = None
+) -> Callable[[Callable[[HandlerContext[E]], R]], Callable[[HandlerContext[E]], R]]:
+    """Make a function a handler for events of this class; `run` is given it.
+
+    Handlers with a higher priority get their events first. The handler's name, `module:function`
+    unless `name` says otherwise, is what the store remembers it by: a function that is renamed
+    or moved without a `name` is a new handler, which is given everything that is retained.
+    """
+    if not (isinstance(event_cls, type) and issubclass(event_cls, Event)) or event_cls is Event:
+        raise TypeError(
+            f"on_event takes an Event class, got {event_cls!r}; handlers for names and commands "
+            f"are made with ontologia.commands.api.on_event"
+        )
+    if isinstance(priority, bool) or not isinstance(priority, int):
+        raise TypeError(f"priority is a whole number, got {priority!r}")
+    if name is not None and (not isinstance(name, str) or not name):
+        raise TypeError(f"name is text, got {name!r}")
+
+    def decorate(function: Callable[[HandlerContext[E]], R]) -> Callable[[HandlerContext[E]], R]:
+        if not callable(function):
+            raise TypeError(f"on_event decorates a function, got {function!r}")
+        handler = Handler(name or _identity(function), event_cls, priority, function)
+        setattr(function, _MARK, handler)
+        return function
+
+    return decorate
+
+
+def _identity(function: Callable[..., Any]) -> str:
+    inner = inspect.unwrap(function)
+    if isinstance(inner, functools.partial):
+        inner = inner.func
+    return f"{inner.__module__}:{getattr(inner, '__qualname__', type(inner).__qualname__)}"
+
+
+def ordered(functions: Iterable[Callable[..., Any]]) -> list[Handler]:
+    """The handlers of a run, the most urgent first; HandlerError if they cannot run together."""
+    if isinstance(functions, type) or callable(functions) or not isinstance(functions, Iterable):
+        raise HandlerError(f"handlers takes a list of handlers, got {functions!r}")
+    handlers: dict[str, Handler] = {}
+    for function in functions:
+        handler = getattr(function, _MARK, None)
+        if not isinstance(handler, Handler):
+            raise HandlerError(
+                f"{function!r} is no handler", hint="Decorate it with @on_event(SomeEvent)."
+            )
+        if inspect.ismethod(function):  # the mark sits on the function; a run needs its object
+            handler = handler._replace(function=function)
+        if handler.id in handlers:
+            raise HandlerError(
+                f"two handlers are called {handler.id}",
+                hint="Give one of them another name: @on_event(..., name='...').",
+            )
+        handlers[handler.id] = handler
+    return sorted(handlers.values(), key=lambda each: (-each.priority, each.id))
+
+
+def event_registry(handlers: Iterable[Handler]) -> dict[str, type[Event]]:
+    """The class of each stored type that these handlers are given."""
+    registry: dict[str, type[Event]] = {}
+    for handler in handlers:
+        known = registry.setdefault(handler.event_type, handler.event_cls)
+        if known is not handler.event_cls:
+            raise HandlerError(
+                f"{known!r} and {handler.event_cls!r} are both stored as {handler.event_type!r}",
+                hint="Rename one, or give it a type of its own: __event_type__ = '...'.",
+            )
+    return registry

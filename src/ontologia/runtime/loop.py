@@ -1,0 +1,327 @@
+"""The loop of `Session.run`: claim, run handlers, wait, until it is stopped.
+
+A pass lets each handler, the most urgent first, claim and run what it can. Passes repeat until
+nothing is claimable, which drains what handlers announce to each other; then the loop waits for a
+wake, a due time or the poll interval. `max_events_per_iteration` ends an iteration early, and the
+whole poll interval is slept then: that is the rate limit.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from ontologia.clock import SYSTEM_CLOCK, from_text
+from ontologia.errors import OntologiaError
+from ontologia.runtime.acks import Acks
+from ontologia.runtime.coroutines import Coroutines
+from ontologia.runtime.dispatch import Dispatcher
+from ontologia.runtime.feed import Feed
+from ontologia.runtime.handlers import Handler
+from ontologia.runtime.keeper import Keeper, Task
+from ontologia.runtime.signals import stopping_on_signals
+from ontologia.store.events.claims import Peek
+from ontologia.store.events.consumers import Start
+from ontologia.store.rows import Claim, Consumer
+
+if TYPE_CHECKING:
+    from ontologia.runtime.session import Session
+
+log = logging.getLogger(__name__)
+_IDLE_POLL = 1.0  # seconds: wakes make it faster, polling makes it certain
+_SLICE = 0.001
+_SCHEDULE_LOOK = 0.2
+
+
+class EventLoop:
+    """One `run` of one session."""
+
+    def __init__(
+        self, session: Session, handlers: Sequence[Handler], *, workers: int, start: Start
+    ) -> None:
+        self._session = session
+        self._config = session.config
+        self._clock = session._clock
+        self._events = session._store.events
+        self._handlers = handlers
+        self._workers = workers
+        self._start: Start = start
+        self._stop = threading.Event()
+        self._fatal: BaseException | None = None
+        self._watch = session._store.watch()
+        self._coroutines = Coroutines()
+        self._acks = Acks(self._events.claims, self._config.ack_batch_size, self._events.wake)
+        self._feed = Feed(handlers, workers)
+        self._dispatcher = Dispatcher(session, self._acks, self._coroutines, self._stop.is_set)
+        self._consumers: dict[str, Consumer] = {}
+        self._collector: threading.Thread | None = None
+        self._stopped_at: float | None = None
+        self._keeper = self._make_keeper()
+
+    # -- from outside -----------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Start nothing more, let what runs come to its end. Any thread may, and a signal."""
+        if not self._stop.is_set():
+            self._stopped_at = self._clock.monotonic()
+            self._stop.set()
+        self._watch.wake()
+
+    def run(self, max_iterations: int | None) -> None:
+        """Run until stopped, or for this many iterations."""
+        try:
+            with stopping_on_signals(self.stop):
+                self._register()
+                self._keeper.start()
+                try:
+                    self._run(max_iterations)
+                finally:
+                    self._shut_down()
+        finally:
+            self._watch.close()
+        if self._fatal is not None:
+            raise self._fatal
+
+    # -- iterations ---------------------------------------------------------------------------
+
+    def _run(self, max_iterations: int | None) -> None:
+        threads = [
+            threading.Thread(target=self._work, name=f"ontologia-worker-{n}", daemon=True)
+            for n in range(self._workers if self._workers > 1 else 0)
+        ]
+        for thread in threads:
+            thread.start()
+        self._collect()
+        done = 0
+        while not self._stop.is_set():
+            limited, peek = self._iterate()
+            done += 1
+            if max_iterations is not None and done >= max_iterations:
+                self._feed.wait_quiet(float("inf"))
+                self._acks.flush()
+                break
+            self._wait(limited, peek, stepped=max_iterations is not None)
+
+    def _iterate(self) -> tuple[bool, Peek | None]:
+        """Passes until nothing is claimable; whether the limit ended it, and what is to come."""
+        budget = self._config.max_events_per_iteration
+        while not self._stop.is_set():
+            self._session._scheduler.fire_due()
+            claimed, peek = self._pass(budget)
+            budget -= claimed
+            if budget <= 0:
+                return True, None
+            if claimed or self._stop.is_set():
+                continue
+            if self._feed.empty():
+                return False, peek
+            self._watch.wait(self._pause(peek))  # workers are busy: until one is free
+        return False, None
+
+    def _pass(self, budget: int) -> tuple[int, Peek | None]:
+        """Let each handler claim once; how many events that were."""
+        claimed = 0
+        self._watch.settle()
+        self._acks.flush()
+        peek: Peek | None = None
+        for handler in self._handlers:
+            if self._stop.is_set() or claimed >= budget:
+                break
+            if not self._feed.lacks(handler):
+                continue
+            peek = peek or self._events.claims.peek(each.id for each in self._consumers.values())
+            consumer = self._consumers[handler.id]
+            if consumer.id not in peek.claimable:
+                continue
+            peek = None  # claiming hands out, and handlers announce: look again for the next
+            claims = self._claim(handler, consumer, budget - claimed)
+            if claims:
+                claimed += len(claims)
+                self._feed.add(handler, claims)
+                self._run_waiting()
+        return claimed, peek
+
+    def _claim(self, handler: Handler, consumer: Consumer, budget: int) -> list[Claim]:
+        return self._events.claims.claim(
+            consumer,
+            [handler.event_type],
+            session_id=self._session.session_id,
+            limit=min(self._config.event_claim_limit, budget),
+            lease_ms=self._config.event_claim_lease_ms,
+            policy=self._events.policy,
+        )
+
+    # -- running handlers -----------------------------------------------------------------------
+
+    def _run_waiting(self) -> None:
+        """With one worker, the loop's own thread runs what was claimed."""
+        if self._workers > 1:
+            return
+        while not self._stop.is_set() and (group := self._feed.take()) is not None:
+            self._run_group(*group)
+        self._acks.flush()
+
+    def _work(self) -> None:
+        """A worker thread: the next group of the most urgent handler, again and again."""
+        while not self._stop.is_set():
+            try:
+                group = self._feed.take()
+                if group is None:
+                    self._acks.flush()  # before this thread sleeps
+                    group = self._feed.take(block=True)
+                if group is None:
+                    return
+                self._run_group(*group)
+            except BaseException as error:  # noqa: BLE001 - raised by the thread that runs
+                self._fatal = self._fatal or error
+                self.stop()
+                return
+            if self._feed.lacks(group[0]):
+                self._acks.flush()
+                self._watch.wake()
+
+    def _run_group(self, handler: Handler, group: list[Claim]) -> None:
+        """Start a group, with what is to be acknowledged, in one transaction, and run it."""
+        began = self._clock.monotonic()
+        self._acks.flush(group, self._config.event_claim_lease_ms)
+        self._keeper.nudge()
+        for claim in group:
+            if self._stop.is_set():
+                return  # what is left of the group is handed back
+            if claim.started:
+                self._feed.begin(claim)
+                try:
+                    self._dispatcher.attempt(handler, claim)
+                finally:
+                    self._feed.end(claim)
+            else:
+                self._feed.end(claim)
+                log.warning("event %s: its lease was lost; skipped", claim.event.id)
+        self._feed.pace(handler, group, self._clock.monotonic() - began)
+
+    # -- waiting ------------------------------------------------------------------------------
+
+    def _wait(self, limited: bool, peek: Peek | None, *, stepped: bool) -> None:
+        """Between iterations: the whole interval after the limit, else until there is work."""
+        interval = self._config.event_poll_interval_ms / 1000
+        seconds = interval if limited else self._pause(peek)
+        if self._clock is SYSTEM_CLOCK:
+            if limited:
+                self._stop.wait(seconds)
+            elif not self._stop.is_set():
+                self._watch.wait(seconds)
+        elif stepped:
+            self._clock.sleep(seconds)  # somebody plays the loop step by step
+        else:
+            deadline = self._clock.monotonic() + seconds
+            while not self._stop.is_set() and self._clock.monotonic() < deadline:
+                if self._watch.wait(_SLICE) and not limited:
+                    return
+
+    def _pause(self, peek: Peek | None) -> float:
+        """Seconds until something is due, at most the poll interval."""
+        longest = self._config.event_poll_interval_ms / 1000 or _IDLE_POLL
+        now = self._clock.now()
+        times: list[datetime | None] = [self._session._scheduler.next_tick()]
+        if peek is not None and peek.next_due is not None:
+            times.append(from_text(peek.next_due))
+        waits = [(each - now).total_seconds() for each in times if each is not None]
+        if peek is not None and peek.next_fire is not None:
+            waits.append(peek.next_fire - now.timestamp())
+        return max(0.0, min([longest, *waits]))
+
+    # -- beside the loop ----------------------------------------------------------------------
+
+    def _make_keeper(self) -> Keeper:
+        lease = self._config.event_claim_lease_ms / 1000
+        beat = self._config.session_heartbeat_interval_ms / 1000
+        tasks = [
+            Task("the heartbeat", beat, self._beat),
+            Task("leases", lease / 3, self._renew),
+            Task("schedules", _SCHEDULE_LOOK, self._session._scheduler.fire_due),
+            Task("collection", self._config.event_gc_interval_ms / 1000, self._collect),
+            Task("the shutdown", max(0.05, self._config.shutdown_grace_ms / 4000), self._cancel),
+        ]
+        return Keeper(self._clock, tasks, self._acks.due_in, self._acks.flush)
+
+    def _beat(self) -> None:
+        ids = [consumer.id for consumer in self._consumers.values()]
+        self._events.heartbeat(self._session.session_id, ids)
+
+    def _renew(self) -> None:
+        """What is claimed and not running keeps its lease; a running handler's is its own."""
+        waiting = self._feed.idle()
+        if waiting:
+            self._events.claims.renew(waiting, self._config.event_claim_lease_ms)
+
+    def _cancel(self) -> None:
+        """Coroutines that are still running when the grace is over are cancelled."""
+        if self._stopped_at is not None:
+            waited = (self._clock.monotonic() - self._stopped_at) * 1000
+            if waited >= self._config.shutdown_grace_ms:
+                self._coroutines.cancel_all()
+
+    def _collect(self) -> None:
+        """Collect in a thread of its own: neither handlers nor heartbeats wait for it."""
+        if self._collector is None or not self._collector.is_alive():
+            self._collector = threading.Thread(
+                target=self._collect_now, name="ontologia-collect", daemon=True
+            )
+            self._collector.start()
+
+    def _collect_now(self) -> None:
+        try:
+            deleted = self._events.collect_events(self._session.namespace, self._stop.is_set)
+        except OntologiaError as error:
+            log.warning("finished events were not collected: %s", error)
+        else:
+            if deleted:
+                log.info("collected %d finished events", deleted)
+
+    # -- the beginning and the end ------------------------------------------------------------------
+
+    def _register(self) -> None:
+        session = self._session
+        names = [handler.id for handler in self._handlers]
+        session._register(consumers=names)
+        for handler in self._handlers:
+            self._consumers[handler.id] = self._events.consumers.register(
+                session.namespace,
+                handler.id,
+                [handler.event_type],
+                session_id=session.session_id,
+                start=self._start,
+            )
+        session._scheduler.restart()
+        log.info("session %s runs %d handlers", session.session_id, len(self._handlers))
+
+    def _shut_down(self) -> None:
+        """Hand back what was not run, write what was, and say goodbye."""
+        self.stop()
+        waiting = self._feed.close()
+        grace = self._config.shutdown_grace_ms / 1000
+        if not self._feed.wait_quiet(grace):
+            self._coroutines.cancel_all()
+            if not self._feed.wait_quiet(1.0):
+                # Their threads cannot be ended, but they can write nothing from here on.
+                waiting += self._feed.running()
+                log.warning("%d handlers are still running; their events are handed back",
+                            len(self._feed.running()))  # fmt: skip
+        self._coroutines.close()
+        self._keeper.stop()
+        if self._collector is not None:
+            self._collector.join()
+        for what, step in (
+            ("acknowledgements", self._acks.flush),
+            ("claims", lambda: waiting and self._events.claims.abandon(waiting)),
+            ("the end of the session", self._session._end),
+        ):
+            try:
+                step()
+            except OntologiaError as error:
+                log.error("%s could not be written at the end: %s", what, error)
+                self._fatal = self._fatal or error
+        self._events.wake()

@@ -1,0 +1,152 @@
+"""`Event`: something that happened, told to whoever subscribed to it."""
+
+from __future__ import annotations
+
+import re
+import weakref
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+
+from ontologia import codec
+from ontologia.errors import DefinitionError, InvalidValueError
+from ontologia.schema.base import SchemaObject, computed
+from ontologia.schema.field import Field
+
+METADATA = ("id", "created_at", "priority", "root_event_id", "chain_depth")
+"""What the store knows of an event beside its fields; columns of their own."""
+_LONGEST_TYPE = 200
+
+
+class Event(SchemaObject):
+    """Base of the events a program announces and reacts to.
+
+    Fields are declared as those of an entity are. The type under which an event is stored comes
+    from the name of the class (`OrderPlaced` is `order.placed`); `__event_type__ = "..."` in the
+    class body says otherwise. Higher priorities are handled first: `priority: int = 200` in the
+    class, or `priority=` of the constructor, beats the default of 100.
+    """
+
+    __slots__ = ()
+    __root__: ClassVar[bool] = True
+    __kind__: ClassVar[Literal["event"]] = "event"
+    __event_type__: ClassVar[str]
+    __event_fields__: ClassVar[tuple[str, ...]]
+    _field_definitions: ClassVar[dict[str, Field[Any]]]
+
+    # Set by the store. They may be assigned, but only `priority` is the program's to choose.
+    id: str | None = computed(default=None)
+    created_at: str | None = computed(default=None)
+    priority: int = 100
+    root_event_id: str | None = computed(default=None)
+    chain_depth: int = computed(default=0)
+
+    if not TYPE_CHECKING:
+
+        def __init__(self, /, *positional: Any, priority: int | None = None, **values: Any) -> None:
+            if positional:
+                SchemaObject.__init__(self, *positional)
+            fields = type(self).__shape__.checked(values)
+            if priority is not None:
+                fields["priority"] = _checked_priority(priority)
+            object.__setattr__(self, "__dict__", fields)
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name in METADATA:
+                self.__dict__[name] = value
+            else:
+                super().__setattr__(name, value)
+
+    @classmethod
+    def _defined(cls) -> None:
+        cls.__event_fields__ = tuple(cls.__shape__.fields)
+        cls._field_definitions = cls.__shape__.fields
+        _checked_priority(cls.priority)
+        cls.__event_type__ = _checked_type(cls, cls.__dict__.get("__event_type__"))
+        _classes[cls.__event_type__] = weakref.ref(cls)
+
+    def model_dump(self) -> dict[str, Any]:
+        """The event's own fields, without what the store knows of it."""
+        return {name: self.__dict__[name] for name in type(self).__event_fields__}
+
+    @classmethod
+    def model_validate(cls, data: dict[str, Any]) -> Self:
+        """The event with these fields, validated; metadata has its defaults."""
+        return cls(**data)
+
+    @staticmethod
+    def _derive_event_type(class_name: str) -> str:
+        """`UserCreated` is `user.created`, `HTTPRequest` is `http.request`."""
+        spaced = re.sub("(.)([A-Z][a-z]+)", r"\1.\2", class_name)
+        return re.sub("([a-z0-9])([A-Z])", r"\1.\2", spaced).lower()
+
+
+class _PydanticModel:
+    """A pydantic model of an event's fields, for those who want one; made when it is asked for."""
+
+    def __init__(self) -> None:
+        self._made: weakref.WeakKeyDictionary[type, type[BaseModel]] = weakref.WeakKeyDictionary()
+
+    def __get__(self, _instance: object, owner: Any) -> type[BaseModel]:
+        if owner not in self._made:
+            shape = owner.__shape__
+            fields: dict[str, Any] = {
+                name: (shape.annotations[name], ... if field.required else field.new_default())
+                for name, field in shape.fields.items()
+            }
+            config = ConfigDict(extra="forbid", protected_namespaces=())
+            self._made[owner] = create_model(f"_{owner.__name__}Model", __config__=config, **fields)
+        return self._made[owner]
+
+
+Event._pydantic_model = _PydanticModel()  # type: ignore[attr-defined]  # pyright: ignore
+
+
+def payload_of(event: Event) -> str:
+    """The event's fields as canonical JSON; InvalidValueError if they cannot be stored."""
+    return type(event).__shape__.dump(vars(event))
+
+
+def event_of(cls: type[Event], payload: str) -> Event:
+    """The event of this class that was stored as `payload`.
+
+    Validated again, since another version of the program may have written it: fields the class
+    does not know are left out, and InvalidValueError says what is missing or does not fit.
+    """
+    stored = codec.decode(payload)
+    if not isinstance(stored, dict):
+        raise InvalidValueError(f"{cls.__name__}: the payload is no JSON object")
+    shape = cls.__shape__
+    try:
+        fields = shape.restored(stored)
+    except ValidationError as error:
+        raise InvalidValueError(shape.explain(error)) from error
+    event = cls.__new__(cls)
+    object.__setattr__(event, "__dict__", fields)
+    return event
+
+
+_classes: dict[str, weakref.ref[type[Event]]] = {}
+
+
+def event_class(event_type: str) -> type[Event] | None:
+    """The class that was last defined for a stored type in this process."""
+    known = _classes.get(event_type)
+    return None if known is None else known()
+
+
+def _checked_type(cls: type[Event], declared: Any) -> str:
+    name = Event._derive_event_type(cls.__name__) if declared is None else declared
+    if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_TYPE or name == "*":
+        raise DefinitionError(
+            f"{cls.__name__}: an event type is text of 1 to {_LONGEST_TYPE} characters and not *, "
+            f"got {name!r:.300}"
+        )
+    codec.check(name, f"{cls.__name__}.__event_type__")
+    return name
+
+
+def _checked_priority(priority: Any) -> int:
+    if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > 2**31:
+        raise InvalidValueError(f"priority is a whole number of 32 bits, got {priority!r}")
+    return priority

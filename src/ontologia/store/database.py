@@ -1,0 +1,57 @@
+"""What the shared parts of the stores ask of a database: transactions and statements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, TypeAlias
+
+Bindings: TypeAlias = dict[str, Any] | Sequence[Any]
+
+
+class Tx(Protocol):
+    """Statements within one transaction."""
+
+    def all(self, sql: str, bindings: Bindings = ()) -> list[Any]:
+        """Every row."""
+        ...
+
+    def one(self, sql: str, bindings: Bindings = ()) -> Any:
+        """The first row, or None."""
+        ...
+
+    def run(self, sql: str, bindings: Bindings = ()) -> int:
+        """Run it; how many rows it changed."""
+        ...
+
+    def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
+        """Run one prepared statement for each row."""
+        ...
+
+    def hand_out_turn(self, *, wait: bool) -> bool:
+        """Have hand-out and registration to oneself until the end of the transaction.
+
+        Without `wait`, False if somebody else has it. One writer at a time has it anyway.
+        """
+        ...
+
+
+class Database(Protocol):
+    """An opened database."""
+
+    one_writer: bool
+    """Whether a write transaction excludes every other one (SQLite), or only conflicting ones."""
+
+    def write(
+        self, *, timeout_ms: int | None = None, durable: bool = True
+    ) -> AbstractContextManager[Tx]:
+        """A write transaction, hard or soft."""
+        ...
+
+    def read(self) -> AbstractContextManager[Tx]:
+        """A snapshot."""
+        ...
+
+    def all(self, sql: str, bindings: Bindings = ()) -> list[Any]:
+        """Every row of a single statement."""
+        ...

@@ -1,0 +1,402 @@
+"""Claims: hand out what is new, take what is ready, and end it once.
+
+An event is in `incoming` from the transaction that stores it. Whoever claims first hands all of
+`incoming` out to a `ready` row per subscribed consumer. What waits for a time, the end of a lease
+or of a backoff, is found through one partial index. So a claim costs what is new, due and taken,
+whatever the number of finished events; and nothing follows a position that could be passed.
+
+Every claim call draws a token. Whatever is written in the name of a claim checks it first, in the
+same transaction: a session whose lease ran out can write nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import NamedTuple, Protocol
+
+from ontologia import codec
+from ontologia.clock import Clock, to_text
+from ontologia.delivery.dead_letter import EventDeadLetter
+from ontologia.delivery.lifecycle import lease_ran_out
+from ontologia.delivery.lineage import Lineage
+from ontologia.delivery.retry import LEASE_EXPIRED, RetryPolicy, Verdict
+from ontologia.ids import Ids
+from ontologia.store.database import Database, Tx
+from ontologia.store.events.log import EventLog
+from ontologia.store.rows import Announcement, Claim, Consumer, EventRow
+
+log = logging.getLogger(__name__)
+HAND_OUT_MOST = 5_000
+_DUE_MOST = 1_000
+ALL_TYPES = "*"
+
+
+class Dialect(Protocol):
+    """The two steps of a claim that each database does in its own way."""
+
+    def hand_out(self, tx: Tx, most: int) -> int:
+        """Move the first `most` rows of `incoming` to `ready`; how many they were."""
+        ...
+
+    def take(
+        self, tx: Tx, consumer: Consumer, types: str | None, most: int, lease: Lease
+    ) -> list[tuple[EventRow, int]]:
+        """Move rows from `ready` to `event_claims`; the events, with their attempts so far."""
+        ...
+
+
+class Lease(NamedTuple):
+    """What a claim writes: whose it is, and until when."""
+
+    session_id: str
+    token: str
+    now: str
+    until: str
+
+
+class Peek(NamedTuple):
+    """What there is to do, seen without a lock."""
+
+    claimable: set[int]
+    """Consumers that have something to claim."""
+    next_due: str | None
+    """When the next claim comes due."""
+    next_fire: float | None
+    """When the next deferred event is announced."""
+
+
+class Done(NamedTuple):
+    """A claim whose handler succeeded, with what it announced."""
+
+    claim: Claim
+    announcements: Sequence[Announcement] = ()
+
+
+class Claims:
+    """Everything that happens to claims, over one database."""
+
+    def __init__(
+        self,
+        database: Database,
+        sql: Mapping[str, str],
+        dialect: Dialect,
+        events: EventLog,
+        clock: Clock,
+        ids: Ids,
+        draw: Callable[[int, int], int],
+    ) -> None:
+        self._database = database
+        self._sql = sql
+        self._dialect = dialect
+        self._events = events
+        self._clock = clock
+        self._ids = ids
+        self._draw = draw
+
+    # -- is there anything? ---------------------------------------------------------------------
+
+    def peek(self, consumers: Iterable[int]) -> Peek:
+        """What there is to do for these consumers. Reads, and takes no lock; two statements."""
+        instant = self._clock.now()
+        now, listed = to_text(instant), codec.encode_checked(list(consumers))
+        with self._database.read() as tx:
+            incoming, next_fire = tx.one(self._sql["peek_common"])
+            rows = tx.all(self._sql["peek"], {"consumers": listed})
+        fresh = incoming or (next_fire is not None and next_fire <= instant.timestamp())
+        running = [row for row in rows if not row[3]]
+        claimable = {row[0] for row in running if fresh or row[1] or (row[2] and row[2] <= now)}
+        waiting = [row[2] for row in running if row[2] and row[2] > now]
+        return Peek(claimable, min(waiting, default=None), next_fire)
+
+    # -- claim ------------------------------------------------------------------------------
+
+    def claim(
+        self,
+        consumer: Consumer,
+        types: Sequence[str],
+        *,
+        session_id: str,
+        limit: int,
+        lease_ms: float,
+        policy: RetryPolicy,
+    ) -> list[Claim]:
+        """Up to `limit` events, the most urgent first, for a consumer that `peek` says has some.
+
+        One soft transaction, and one more for every 5,000 new events.
+        """
+        if limit <= 0 or not types:
+            return []
+        listed = None if ALL_TYPES in types else codec.encode_checked(list(types))
+        if not self._database.one_writer:
+            return self._claim_apart(consumer, listed, session_id, limit, lease_ms, policy)
+        while True:
+            with self._database.write(durable=False) as tx:
+                if self._hand_out(tx):
+                    continue  # in small steps: nobody waits for the whole of a large backlog
+                self._return_due(tx, consumer, policy)
+                return self._take(tx, consumer, listed, session_id, limit, lease_ms)
+
+    def _claim_apart(
+        self,
+        consumer: Consumer,
+        types: str | None,
+        session_id: str,
+        limit: int,
+        lease_ms: float,
+        policy: RetryPolicy,
+    ) -> list[Claim]:
+        """Where takers do not exclude each other, hand-out is a transaction of its own."""
+        done = self._try_hand_out(wait=False)
+        while True:
+            with self._database.write(durable=False) as tx:
+                self._return_due(tx, consumer, policy)
+                taken = self._take(tx, consumer, types, session_id, limit, lease_ms)
+            if taken or done:
+                return taken
+            # Refused is not empty: somebody else was handing out what may be for this consumer.
+            done = self._try_hand_out(wait=True)
+
+    def _try_hand_out(self, *, wait: bool) -> bool:
+        while True:
+            with self._database.write(durable=False) as tx:
+                if not tx.hand_out_turn(wait=wait):
+                    return False
+                if not self._hand_out(tx):
+                    return True
+
+    def _hand_out(self, tx: Tx) -> bool:
+        """Promote, then hand out one portion; whether there is more."""
+        promoted = self._events.promote(tx)
+        handed = self._dialect.hand_out(tx, HAND_OUT_MOST)
+        return handed == HAND_OUT_MOST or promoted == _DUE_MOST
+
+    def hand_out_all(self, tx: Tx) -> None:
+        """Empty `incoming` within this transaction."""
+        while self._hand_out(tx):
+            pass
+
+    def _return_due(self, tx: Tx, consumer: Consumer, policy: RetryPolicy) -> None:
+        """Make ready what came due; what crashed too often is buried instead."""
+        now = to_text(self._clock.now())
+        span = {"consumer_id": consumer.id, "now": now, "most": _DUE_MOST}
+        rows = tx.all(self._sql["due_claims"], span)
+        again: list[str] = []
+        for event_id, attempts, lease_until, available_at, read_commit, started_at in rows:
+            again.append(event_id)
+            if read_commit is None or not lease_ran_out(lease_until, available_at):
+                continue  # was never started, or waited for its next attempt
+            verdict = policy.after_crash(attempts)
+            place = {"event_id": event_id, "handler_id": consumer.name}
+            attempt = {"read_commit": read_commit, "started_at": started_at}
+            self._note_attempt(tx, place, verdict.attempts, attempt, LEASE_EXPIRED, None)
+            if verdict.buried:
+                again.pop()
+                self._bury(tx, place, verdict.attempts, LEASE_EXPIRED)
+            else:
+                counted = {"attempts": verdict.attempts, "error": LEASE_EXPIRED}
+                tx.run(self._sql["count_crash"], place | counted)
+        if again:
+            listed = codec.encode_checked(again)
+            tx.run(self._sql["return_claims"], {"handler_id": consumer.name, "ids": listed})
+            tx.run(self._sql["make_ready"], {"consumer_id": consumer.id, "ids": listed})
+
+    def _take(
+        self,
+        tx: Tx,
+        consumer: Consumer,
+        types: str | None,
+        session_id: str,
+        limit: int,
+        lease_ms: float,
+    ) -> list[Claim]:
+        instant = self._clock.now()
+        until = to_text(instant + timedelta(milliseconds=lease_ms))
+        lease = Lease(session_id, self._ids.new(), to_text(instant), until)
+        return [
+            Claim(event, consumer.name, consumer.id, lease.token, attempts, until)
+            for event, attempts in self._dialect.take(tx, consumer, types, limit, lease)
+        ]
+
+    # -- what a session does with its claims --------------------------------------------------------
+
+    def start(self, tx: Tx, claims: Sequence[Claim], lease_ms: float) -> None:
+        """Mark claims of one call as started, with a lease from now; `started` says which were."""
+        until = self._extend(tx, "start", claims, lease_ms)
+        for claim in claims:
+            claim.started = claim.event.id in until
+
+    def renew(self, claims: Iterable[Claim], lease_ms: float) -> list[Claim]:
+        """Extend leases; those that were lost. One soft transaction."""
+        lost: list[Claim] = []
+        with self._database.write(durable=False) as tx:
+            for group in _by_token(claims):
+                kept = self._extend(tx, "renew", group, lease_ms)
+                lost += [claim for claim in group if claim.event.id not in kept]
+        return lost
+
+    def _extend(self, tx: Tx, name: str, claims: Sequence[Claim], lease_ms: float) -> set[str]:
+        instant = self._clock.now()
+        until = to_text(instant + timedelta(milliseconds=lease_ms))
+        kept = self._fenced(tx, name, claims, to_text(instant), lease_until=until)
+        for claim in claims:
+            if claim.event.id in kept:
+                claim.lease_until = until
+        return kept
+
+    def settle(
+        self, done: Iterable[Done], starting: Sequence[Claim] = (), lease_ms: float = 0
+    ) -> tuple[list[Claim], bool]:
+        """Ack what succeeded, with what it announced, and start what is next: one transaction.
+
+        Returns the claims that were lost meanwhile, of which nothing was written, and whether
+        anything was announced.
+        """
+        finished = list(done)
+        lost: list[Claim] = []
+        announced: list[Announcement] = []
+        with self._database.write(durable=False) as tx:
+            now = to_text(self._clock.now())
+            acked: set[tuple[str, str]] = set()
+            for group in _by_token(item.claim for item in finished):
+                kept = self._fenced(tx, "ack", group, now)
+                acked |= {(group[0].token, event_id) for event_id in kept}
+            for claim, announcements in finished:
+                if (claim.token, claim.event.id) in acked:
+                    announced += announcements
+                else:
+                    lost.append(claim)
+            self._events.announce(tx, announced)
+            if starting:
+                self.start(tx, starting, lease_ms)
+        return lost, bool(announced)
+
+    def abandon(self, claims: Iterable[Claim]) -> int:
+        """Hand claims back, without a mark against them; how many were still held."""
+        handed = 0
+        with self._database.write(durable=False) as tx:
+            now = to_text(self._clock.now())
+            for group in _by_token(claims):
+                kept = self._fenced(tx, "abandon", group, now)
+                if kept:
+                    listed = codec.encode_checked(sorted(kept))
+                    place = {"consumer_id": group[0].consumer_id, "ids": listed}
+                    tx.run(self._sql["make_ready"], place)
+                handed += len(kept)
+        return handed
+
+    def check(self, tx: Tx, claim: Claim) -> bool:
+        """The fence: whether the claim is held at this moment of this transaction."""
+        place = {"event_id": claim.event.id, "handler_id": claim.handler_id}
+        fence = {"token": claim.token, "now": to_text(self._clock.now())}
+        return tx.one(self._sql["fence"], place | fence) is not None
+
+    def _fenced(
+        self, tx: Tx, name: str, claims: Sequence[Claim], now: str, **values: str
+    ) -> set[str]:
+        """Run a fenced statement for claims of one token; the events it changed."""
+        rows = tx.all(
+            self._sql[name],
+            {
+                "handler_id": claims[0].handler_id,
+                "token": claims[0].token,
+                "ids": codec.encode_checked([claim.event.id for claim in claims]),
+                "now": now,
+                **values,
+            },
+        )
+        return {row[0] for row in rows}
+
+    # -- when it went wrong -----------------------------------------------------------------------
+
+    def release(
+        self,
+        handler_id: str,
+        event_id: str,
+        *,
+        error: str,
+        policy: RetryPolicy,
+        session_id: str | None = None,
+        token: str | None = None,
+        after_ms: float | None = None,
+        outcome: str = "failed",
+        final: bool = False,
+    ) -> Verdict | None:
+        """End an attempt that did not succeed; None if the claim is not held (any more)."""
+        place = {"event_id": event_id, "handler_id": handler_id}
+        with self._database.write(durable=False) as tx:
+            instant = self._clock.now()
+            whose = {"session_id": session_id, "token": token, "now": to_text(instant)}
+            held = tx.one(self._sql["lock_claim"], place | whose)
+            if held is None:
+                return None
+            attempts, read_commit, started_at = held[:3]
+            verdict = policy.after_failure(attempts, self._draw, after_ms=after_ms)
+            if final:
+                verdict = Verdict(verdict.attempts, buried=True)
+            attempt = {"read_commit": read_commit, "started_at": started_at}
+            self._note_attempt(tx, place, verdict.attempts, attempt, outcome, error)
+            if verdict.buried:
+                self._bury(tx, place, verdict.attempts, error)
+            else:
+                wait = timedelta(milliseconds=verdict.delay_ms)
+                times = {"now": to_text(instant), "available_at": to_text(instant + wait)}
+                counted = {"attempts": verdict.attempts, "error": error}
+                tx.run(self._sql["release"], place | times | counted)
+        return verdict
+
+    def _note_attempt(
+        self,
+        tx: Tx,
+        place: dict[str, str],
+        number: int,
+        attempt: dict[str, object],
+        outcome: str,
+        error: str | None,
+    ) -> None:
+        ended = {"now": to_text(self._clock.now()), "outcome": outcome, "error": error}
+        tx.run(self._sql["insert_attempt"], {**place, **attempt, "attempt": number, **ended})
+
+    def _bury(self, tx: Tx, place: dict[str, str], attempts: int, error: str) -> None:
+        """The end of a claim: a dead letter, and an event that says so."""
+        now = to_text(self._clock.now())
+        ended = {"now": now, "attempts": attempts, "error": error}
+        tx.run(self._sql["bury"], {**place, **ended})
+        event = self._events.get(tx, place["event_id"])
+        if event is None:
+            log.warning("event %(event_id)s of %(handler_id)s is gone; no dead letter", place)
+            return
+        copied = ("namespace", "type", "payload", "root_event_id", "chain_depth")
+        values = event._asdict()
+        snapshot = {name: values[name] for name in copied}
+        tx.run(self._sql["insert_dead_letter"], {**place, **ended, **snapshot})
+        log.error(
+            "%s is buried for %s after %d attempt(s): %s",
+            *(event.id, place["handler_id"], attempts, error),
+        )
+        if event.type != EventDeadLetter.__event_type__:  # or a failing handler would never end
+            self._announce_dead_letter(tx, event, place["handler_id"], attempts, error)
+
+    def _announce_dead_letter(
+        self, tx: Tx, event: EventRow, handler_id: str, attempts: int, error: str
+    ) -> None:
+        told = EventDeadLetter(
+            event_id=event.id, handler_id=handler_id, attempts=attempts, last_error=error
+        )
+        lineage = Lineage(
+            event.root_event_id,
+            event.chain_depth + 1,
+            event.correlation_id,
+            event.id,
+            handler_id,
+        )
+        self._events.add(tx, [self._events.row(told, event.namespace, lineage)])
+
+
+def _by_token(claims: Iterable[Claim]) -> list[list[Claim]]:
+    """Claims of one call together: they have one handler and one token."""
+    groups: dict[str, list[Claim]] = {}
+    for claim in claims:
+        groups.setdefault(claim.token, []).append(claim)
+    return list(groups.values())

@@ -1,0 +1,133 @@
+"""Consumers: who processes events of which types, under one name, and whether they do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from typing import Any, Literal, TypeAlias
+
+from ontologia import codec
+from ontologia.clock import Clock, to_text
+from ontologia.errors import ConsumerBusyError, HandlerError
+from ontologia.store.database import Database, Tx
+from ontologia.store.events.claims import ALL_TYPES, Claims
+from ontologia.store.rows import Consumer
+
+Start: TypeAlias = Literal["retained", "now"]
+_LONGEST_NAME = 500
+
+
+class Consumers:
+    """The life of consumers, over one database."""
+
+    def __init__(
+        self,
+        database: Database,
+        sql: Mapping[str, str],
+        claims: Claims,
+        clock: Clock,
+        session_ttl_ms: int,
+    ) -> None:
+        self._database = database
+        self._sql = sql
+        self._claims = claims
+        self._clock = clock
+        self._ttl = timedelta(milliseconds=session_ttl_ms)
+        self._known: dict[tuple[str, str], tuple[Consumer, frozenset[str]]] = {}
+
+    def register(
+        self,
+        namespace: str,
+        name: str,
+        types: Iterable[str],
+        *,
+        session_id: str = "",
+        start: Start = "retained",
+    ) -> Consumer:
+        """Make sure that a consumer is subscribed to these types; types are only ever added.
+
+        What is retained of a type that is added becomes ready for it, or is taken for done if it
+        starts now. What this process has registered before costs nothing.
+        """
+        wanted = frozenset(types)
+        known = self._known.get((namespace, name))
+        if known is not None and wanted <= known[1]:
+            return known[0]
+        if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME:
+            raise HandlerError(
+                f"a consumer's name is text of 1 to {_LONGEST_NAME} characters, got {name!r:.300}"
+            )
+        codec.check(name, "consumer name")
+        place = {"namespace": namespace, "name": name}
+        with self._database.write() as tx:
+            tx.hand_out_turn(wait=True)
+            tx.run(self._sql["add_consumer"], {**place, "now": to_text(self._clock.now())})
+            consumer = Consumer(tx.one(self._sql["get_consumer"], place)[0], namespace, name)
+            for event_type in sorted(wanted):
+                self._subscribe(tx, consumer, event_type, session_id, start)
+        self._known[namespace, name] = (consumer, wanted | (known[1] if known else frozenset()))
+        return consumer
+
+    def _subscribe(
+        self, tx: Tx, consumer: Consumer, event_type: str, session_id: str, start: Start
+    ) -> None:
+        place = {
+            "namespace": consumer.namespace,
+            "type": event_type,
+            "consumer_id": consumer.id,
+        }
+        if not tx.run(self._sql["add_subscription"], place):
+            return
+        if start == "now":
+            # What is still in `incoming` was announced before, too.
+            self._claims.hand_out_all(tx)
+        name = {"name": consumer.name}
+        backfill = "backfill_all" if event_type == ALL_TYPES else "backfill"
+        tx.run(self._sql[backfill], place | name)
+        if start == "now":
+            now = {"now": to_text(self._clock.now()), "session_id": session_id}
+            tx.run(self._sql["skip_retained"], place | name | now)
+            tx.run(self._sql["delete_ready"], place)
+
+    def seen(self, tx: Tx, ids: Iterable[int]) -> None:
+        """Write down that these consumers are being run."""
+        now = to_text(self._clock.now())
+        tx.run(self._sql["see_consumers"], {"now": now, "ids": codec.encode_checked(list(ids))})
+
+    def pause(self, namespace: str, name: str, *, paused: bool) -> bool:
+        """Stop or resume the deliveries to a consumer; False if there is none of that name."""
+        at = to_text(self._clock.now()) if paused else None
+        with self._database.write() as tx:
+            place = {"namespace": namespace, "name": name, "paused_at": at}
+            return tx.run(self._sql["pause_consumer"], place) == 1
+
+    def list(self, namespace: str) -> list[dict[str, Any]]:
+        """Every consumer of a namespace with what waits for it."""
+        now = to_text(self._clock.now())
+        rows = self._database.all(self._sql["list_consumers"], {"namespace": namespace, "now": now})
+        names = ("name", "last_seen_at", "paused_at", "ready", "claimed", "backoff")
+        return [
+            {**dict(zip(names, row, strict=False)), "types": codec.decode(row[6])} for row in rows
+        ]
+
+    def forget(self, namespace: str, name: str) -> bool:
+        """Remove a consumer and what waits for it; False if there is none of that name.
+
+        ConsumerBusyError while a live session runs it. What it finished stays on record.
+        """
+        place = {"namespace": namespace, "name": name}
+        since = to_text(self._clock.now() - self._ttl)
+        with self._database.write() as tx:
+            tx.hand_out_turn(wait=True)
+            found = tx.one(self._sql["get_consumer"], place)
+            if found is None:
+                return False
+            holders = tx.all(self._sql["holders"], {**place, "since": since})
+            if holders:
+                raise ConsumerBusyError(name, namespace, [row[0] for row in holders])
+            for step in ("ready", "waiting", "subscriptions", "consumer"):
+                tx.run(
+                    self._sql[f"forget_{step}"], {"namespace": namespace, "consumer_id": found[0]}
+                )
+        self._known.pop((namespace, name), None)
+        return True

@@ -1,0 +1,142 @@
+"""What operators ask of an event store. Reads only."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from ontologia import codec
+from ontologia.clock import Clock, from_text, to_text
+from ontologia.delivery.lifecycle import ClaimTimes, event_status, state_of
+from ontologia.errors import InvalidValueError
+from ontologia.store.database import Database
+
+_CLAIM = (
+    *("event_id", "handler_id", "session_id", "attempts", "last_error", "claimed_at"),
+    *("started_at", "lease_until", "available_at", "ack_at", "dead_lettered_at"),
+    *("read_commit", "lease_token"),
+)
+_EVENT = (
+    *("id", "namespace", "type", "payload", "created_at", "priority", "root_event_id"),
+    *("chain_depth", "source", "correlation_id", "causation_id", "tenant_id", "dedup_key"),
+)
+_MOST = 2**31
+
+
+class Listings:
+    """Answers as dicts, named as the columns of the command line."""
+
+    def __init__(
+        self, database: Database, sql: Mapping[str, str], clock: Clock, session_ttl_ms: int
+    ) -> None:
+        self._database = database
+        self._sql = sql
+        self._clock = clock
+        self._ttl = timedelta(milliseconds=session_ttl_ms)
+
+    def namespaces(self) -> list[dict[str, Any]]:
+        """Each namespace that has events, sessions or dead letters."""
+        rows = self._database.all(self._sql["namespaces"], {"now": to_text(self._clock.now())})
+        names = ("namespace", "sessions", "pending", "dead_letters")
+        return [dict(zip(names, row, strict=True)) for row in rows]
+
+    def sessions(self, namespace: str) -> list[dict[str, Any]]:
+        """The sessions of a namespace, the newest first."""
+        now = self._clock.now()
+        listed: list[dict[str, Any]] = []
+        for session_id, _, started_at, last_heartbeat, text in self._database.all(
+            self._sql["list_sessions"], {"namespace": namespace}
+        ):
+            metadata: dict[str, Any] = codec.decode(text) if text else {}
+            silent = now - from_text(last_heartbeat)
+            listed.append(
+                {
+                    "session_id": session_id,
+                    "hostname": metadata.get("hostname"),
+                    "pid": metadata.get("pid"),
+                    "started_at": started_at,
+                    "last_heartbeat": last_heartbeat,
+                    "stopped_at": metadata.get("stopped_at"),
+                    "is_dead": silent > self._ttl and "stopped_at" not in metadata,
+                    "metadata": metadata,
+                }
+            )
+        return listed
+
+    def events(self, namespace: str, limit: int) -> list[dict[str, Any]]:
+        """The first `limit` events by priority and age, with what became of them.
+
+        One read per type of the namespace; nothing is sorted but what is shown.
+        """
+        if isinstance(limit, bool) or not isinstance(limit, int) or not 0 <= limit < _MOST:
+            raise InvalidValueError(f"limit is a whole number from 0 on, got {limit!r}")
+        now = to_text(self._clock.now())
+        with self._database.read() as tx:
+            place = {"namespace": namespace, "limit": limit}
+            rows = [
+                row
+                for (event_type,) in tx.all(self._sql["event_types"], {"namespace": namespace})
+                for row in tx.all(self._sql["list_events"], {**place, "type": event_type})
+            ]
+            first = heapq.nsmallest(limit, rows, key=lambda row: (-row[3], row[2], row[0]))
+            ids = codec.encode_checked([row[0] for row in first])
+            claims = tx.all(self._sql["claims_of"], {"ids": ids})
+        return [self._listed(row, [c for c in claims if c[0] == row[0]], now) for row in first]
+
+    def _listed(self, row: Any, claims: list[Any], now: str) -> dict[str, Any]:
+        times = [ClaimTimes(c[7], c[8], c[9], c[10]) for c in claims]
+        status = event_status(times, now)
+        deciding = [
+            claim[1]
+            for claim, each in zip(claims, times, strict=True)
+            if state_of(each, now).value == status
+        ]
+        return {
+            "id": row[0],
+            "type": row[1],
+            "created_at": row[2],
+            "priority": row[3],
+            "status": status,
+            "handler": ", ".join(deciding) or None,
+        }
+
+    def dead_letters(self, namespace: str, limit: int) -> list[dict[str, Any]]:
+        """The dead letters of a namespace, the newest first."""
+        rows = self._database.all(
+            self._sql["list_dead_letters"], {"namespace": namespace, "limit": limit}
+        )
+        names = ("event_id", "type", "handler", "attempts", "last_error", "failed_at")
+        return [dict(zip(names, row, strict=True)) for row in rows]
+
+    def inspect(self, event_id: str, namespace: str | None) -> dict[str, Any] | None:
+        """Everything about one event: its columns, its claims, its failed attempts."""
+        with self._database.read() as tx:
+            row = tx.one(self._sql["get_event"], {"id": event_id})
+            if row is None or namespace not in (None, row[1]):
+                return None
+            ids = codec.encode_checked([event_id])
+            claims = tx.all(self._sql["claims_of"], {"ids": ids})
+            attempts = tx.all(self._sql["attempts_of"], {"id": event_id})
+        names = (
+            "handler_id",
+            "attempt",
+            "started_at",
+            "ended_at",
+            "read_commit",
+            "outcome",
+            "error",
+        )
+        shown = dict(zip(_EVENT, row, strict=True))
+        shown["payload"] = _readable(row[3])
+        shown["claims"] = [dict(zip(_CLAIM[1:], claim[1:], strict=True)) for claim in claims]
+        shown["attempts"] = [dict(zip(names, attempt, strict=True)) for attempt in attempts]
+        return shown
+
+
+def _readable(payload: str) -> Any:
+    try:
+        return codec.decode(payload)
+    except InvalidValueError:
+        return payload  # an operator wants to see what is broken

@@ -1,0 +1,234 @@
+"""The log of events: what is announced, at once or later, goes through here.
+
+Every event is written together with its row in `incoming`, in the transaction of whoever
+announces it. That costs the same whether nobody listens or fifty consumers do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from ontologia import codec
+from ontologia.clock import Clock, from_text, stamps_of, to_text
+from ontologia.delivery.lineage import Lineage
+from ontologia.errors import InvalidValueError
+from ontologia.ids import Ids
+from ontologia.schema.event import Event, payload_of
+from ontologia.store.database import Tx
+from ontologia.store.rows import Announcement, EventRow, Stored
+
+_LONGEST_KEY = 500
+_FAR = 253_402_300_800.0  # the year 10000: no clock goes further
+
+
+class EventLog:
+    """Writes events within transactions of its callers."""
+
+    def __init__(
+        self, sql: Mapping[str, str], clock: Clock, ids: Ids, max_payload_bytes: int
+    ) -> None:
+        self._sql = sql
+        self._clock = clock
+        self._stamps = stamps_of(clock)
+        self._ids = ids
+        self._max_payload_bytes = max_payload_bytes
+
+    # -- rows -------------------------------------------------------------------------------
+
+    def row(
+        self,
+        event: Event,
+        namespace: str,
+        lineage: Lineage,
+        *,
+        dedup_key: str | None = None,
+        id: str | None = None,
+        created_at: str | None = None,
+    ) -> EventRow:
+        """The event as it will be stored; InvalidValueError if it cannot be."""
+        event_type = type(event).__event_type__
+        new_id = id or self._ids.new()
+        return EventRow(
+            new_id,
+            namespace,
+            event_type,
+            self._payload(event),
+            created_at or self.stamp(),
+            event.priority,
+            lineage.root_event_id or new_id,
+            lineage.chain_depth,
+            lineage.source,
+            lineage.correlation_id or lineage.root_event_id or new_id,
+            lineage.causation_id,
+            None,
+            _checked_key(event_type, dedup_key),
+        )
+
+    def given_row(self, event: Event, namespace: str) -> EventRow:
+        """The row of an event that may bring its own id, time and lineage."""
+        created_at = None if event.created_at is None else _instant_text(event.created_at)
+        lineage = Lineage(event.root_event_id, event.chain_depth)
+        return self.row(event, namespace, lineage, id=event.id, created_at=created_at)
+
+    def copy(self, row: EventRow) -> EventRow:
+        """The same event again, as the first of a chain of its own."""
+        new_id = self._ids.new()
+        return row._replace(
+            id=new_id,
+            created_at=self.stamp(),
+            root_event_id=new_id,
+            chain_depth=0,
+            correlation_id=new_id,
+            causation_id=row.id,
+            dedup_key=None,
+        )
+
+    def stamp(self) -> str:
+        """Now, later than every stamp before."""
+        return self._stamps.next(self._clock.now())
+
+    def _payload(self, event: Event) -> str:
+        payload = payload_of(event)
+        size = len(payload) if payload.isascii() else len(payload.encode())
+        if size > self._max_payload_bytes:
+            raise InvalidValueError(
+                f"{type(event).__event_type__}: the payload has {size} bytes and max_payload_bytes "
+                f"is {self._max_payload_bytes}; nothing was stored",
+                hint="Store what is large as an entity or a file, and announce its key.",
+            )
+        return payload
+
+    # -- within a transaction -----------------------------------------------------------------
+
+    def announce(self, tx: Tx, announcements: Iterable[Announcement]) -> list[Stored]:
+        """Store events, or find the ones that had their dedup_key before."""
+        stored: list[Stored] = []
+        now: list[EventRow] = []
+        for row, fire_at in announcements:
+            if (earlier := self._earlier(tx, row)) is not None:
+                stored.append(Stored(earlier, None))
+            elif fire_at is None:
+                now.append(row)
+                stored.append(Stored(row.id, None))
+            else:
+                stored.append(Stored(row.id, self._defer(tx, row, fire_at)))
+        self.add(tx, now)
+        return stored
+
+    def add(self, tx: Tx, rows: list[EventRow]) -> None:
+        """Store events that are to be handed out."""
+        if rows:
+            tx.many(self._sql["insert_event"], rows)
+            tx.many(self._sql["insert_incoming"], [(row.id,) for row in rows])
+
+    def _earlier(self, tx: Tx, row: EventRow) -> str | None:
+        """The event that has this one's dedup_key; None if there is none, and now this one has."""
+        if row.dedup_key is None:
+            return None
+        place = {"namespace": row.namespace, "type": row.type, "key": row.dedup_key}
+        if tx.run(self._sql["insert_dedup"], {**place, "event_id": row.id}):
+            return None
+        found: str = tx.one(self._sql["get_dedup"], place)[0]
+        return found
+
+    def _defer(self, tx: Tx, row: EventRow, fire_at: float) -> int:
+        values: dict[str, Any] = row._asdict()
+        number: int = tx.one(
+            self._sql["insert_deferred"],
+            {
+                **{name: values[name] for name in _DEFERRED},
+                "event_id": row.id,
+                "topic": row.type,
+                "fire_at": fire_at,
+                "created_at": self._clock.now().timestamp(),
+            },
+        )[0]
+        return number
+
+    def promote(self, tx: Tx) -> int:
+        """Announce the deferred events whose time has come; how many."""
+        now = self._clock.now().timestamp()
+        due = tx.all(self._sql["due_deferred"], {"now": now})
+        if due:
+            listed = codec.encode_checked([row[0] for row in due])
+            tx.run(self._sql["mark_fired"], {"ids": listed, "now": now})
+            self.add(tx, [_promoted(row, self.stamp()) for row in due])
+        return len(due)
+
+    def cancel(self, tx: Tx, namespace: str, number: int) -> bool:
+        """Take back a deferred event; False if it fired, was cancelled or never was."""
+        found = tx.one(self._sql["cancel_deferred"], {"id": number, "namespace": namespace})
+        if found is None:
+            return False
+        event_id, event_type, key = found
+        if key is not None:
+            place = {"namespace": namespace, "type": event_type, "key": key}
+            tx.run(self._sql["delete_dedup"], {**place, "event_id": event_id})
+        return True
+
+    def fire(self, tx: Tx, row: EventRow, schedule_key: str, tick: str) -> bool:
+        """Announce the event of a tick; False if another session has done so."""
+        place = {"namespace": row.namespace, "schedule_key": schedule_key, "tick": tick}
+        if not tx.run(self._sql["insert_fire"], {**place, "event_id": row.id}):
+            return False
+        self.add(tx, [row])
+        return True
+
+    def get(self, tx: Tx, event_id: str) -> EventRow | None:
+        """One event."""
+        row = tx.one(self._sql["get_event"], {"id": event_id})
+        return None if row is None else EventRow(*row)
+
+
+def _promoted(row: tuple[Any, ...], created_at: str) -> EventRow:
+    return EventRow(*row[1:5], created_at, *row[5:13])  # type: ignore[call-arg]  # pyright: ignore
+
+
+_DEFERRED = (
+    *("namespace", "source", "payload", "correlation_id", "priority", "root_event_id"),
+    *("chain_depth", "causation_id", "tenant_id", "dedup_key"),
+)
+
+
+def fire_time(
+    now: Callable[[], datetime], *, delay: Any = None, at: datetime | None = None
+) -> float | None:
+    """The Unix time that `delay` (seconds or a timedelta) or `at` means; None for neither."""
+    if delay is None and at is None:
+        return None
+    if delay is not None and at is not None:
+        raise InvalidValueError("an event is deferred by delay= or at=, not both")
+    if at is not None:
+        if not isinstance(at, datetime) or at.tzinfo is None:
+            raise InvalidValueError(f"at= takes an aware datetime, got {at!r}")
+        return at.timestamp()
+    seconds: Any = delay.total_seconds() if isinstance(delay, timedelta) else delay
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
+        raise InvalidValueError(
+            f"delay= takes seconds or a timedelta, not negative, got {delay!r}",
+            hint="For a time that is known, use at=.",
+        )
+    fire_at = now().timestamp() + seconds
+    if not fire_at < _FAR:
+        raise InvalidValueError(f"delay={delay!r} is further away than any calendar goes")
+    return fire_at
+
+
+def _checked_key(event_type: str, key: Any) -> str | None:
+    if key is None:
+        return None
+    if not isinstance(key, str) or not 0 < len(key) <= _LONGEST_KEY:
+        raise InvalidValueError(
+            f"{event_type}: a dedup_key is text of 1 to {_LONGEST_KEY} characters, got {key!r:.300}"
+        )
+    codec.check(key, f"{event_type}: dedup_key")
+    return key
+
+
+def _instant_text(given: str) -> str:
+    try:
+        return to_text(from_text(given))
+    except (ValueError, TypeError) as error:
+        raise InvalidValueError(f"created_at is an ISO 8601 instant, got {given!r}") from error

@@ -1,0 +1,111 @@
+"""Retention: finished events are collected, unfinished ones never silently."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime, timedelta
+
+from ontologia import codec
+from ontologia.clock import Clock, to_text
+from ontologia.errors import InvalidValueError
+from ontologia.store.database import Database, Tx
+
+log = logging.getLogger(__name__)
+_PORTION = 1_000
+_DAY = timedelta(days=1)
+_DELETED = ("ready_of", "incoming_of", "claims_of", "attempts_of", "dedup_of", "events")
+
+
+class Retention:
+    """Deletes old events, in portions, so that nobody waits for all of them."""
+
+    def __init__(self, database: Database, sql: Mapping[str, str], clock: Clock) -> None:
+        self._database = database
+        self._sql = sql
+        self._clock = clock
+
+    def collect(
+        self, namespace: str, retention: timedelta, stop: Callable[[], bool] = lambda: False
+    ) -> int:
+        """Delete events older than this that all their consumers have finished; how many.
+
+        A consumer not seen for that long is not waited for, and a warning names it. Events
+        without any consumer are kept.
+        """
+        now = self._clock.now()
+        before = to_text(now - retention)
+        deleted = 0
+        for event_type in self._types(namespace):
+            if not self._has_consumers(namespace, event_type, before):
+                continue
+            place = {"namespace": namespace, "type": event_type}
+            for ids in self._old(namespace, event_type, before):
+                if stop():
+                    return deleted
+                since = {"seen_since": before, "now": to_text(now)}
+                deleted += self._delete(ids, "finished", place | since)
+        span = {"namespace": namespace, "before": to_text(now - max(retention, _DAY))}
+        with self._database.write(durable=False) as tx:
+            tx.run(self._sql["delete_fires"], span)
+            when = (now - max(retention, _DAY)).timestamp()
+            tx.run(self._sql["delete_deferred"], {"namespace": namespace, "before": when})
+        return deleted
+
+    def cleanup(self, namespace: str, before: datetime | timedelta) -> int:
+        """Delete events from before a time, finished or not, except those being worked on."""
+        if isinstance(before, timedelta):
+            before = self._clock.now() - before
+        if not isinstance(before, datetime) or before.tzinfo is None:
+            raise InvalidValueError(
+                f"before takes an aware datetime, or a timedelta of age, got {before!r}"
+            )
+        limit, now = to_text(before), to_text(self._clock.now())
+        return sum(
+            self._delete(ids, "unleased", {"now": now})
+            for event_type in self._types(namespace)
+            for ids in self._old(namespace, event_type, limit)
+        )
+
+    def _types(self, namespace: str) -> list[str]:
+        rows = self._database.all(self._sql["event_types"], {"namespace": namespace})
+        return [row[0] for row in rows]
+
+    def _has_consumers(self, namespace: str, event_type: str, before: str) -> bool:
+        place = {"namespace": namespace, "type": event_type}
+        consumers = self._database.all(self._sql["consumers_of"], place)
+        for name, last_seen_at in consumers:
+            if last_seen_at < before:
+                log.warning(
+                    "consumer %s of %s was last seen at %s: events it has not finished are collected",
+                    *(name, event_type, last_seen_at),
+                )
+        return bool(consumers)
+
+    def _old(self, namespace: str, event_type: str, before: str) -> Iterator[list[str]]:
+        """The ids of old events of a type, in portions; costs only what is old."""
+        place = {"namespace": namespace, "type": event_type}
+        for (priority,) in self._database.all(self._sql["priorities"], place):
+            after = ("", "")
+            span = {**place, "priority": priority, "before": before, "most": _PORTION}
+            while rows := self._database.all(
+                self._sql["old_events"], {**span, "after": after[0], "after_id": after[1]}
+            ):
+                after = (rows[-1][1], rows[-1][0])
+                yield [row[0] for row in rows]
+
+    def _delete(self, ids: list[str], which: str, place: dict[str, str]) -> int:
+        """Delete those of these events that the statement `which` names. One soft transaction."""
+        asked = {**place, "ids": codec.encode_checked(ids)}
+        if not self._database.all(self._sql[which], asked):
+            return 0  # nothing to delete needs no lock
+        with self._database.write(durable=False) as tx:
+            tx.hand_out_turn(wait=True)  # nobody registers, or hands out, what is about to go
+            chosen = [row[0] for row in tx.all(self._sql[which], asked)]
+            self._delete_all(tx, chosen)
+        return len(chosen)
+
+    def _delete_all(self, tx: Tx, ids: list[str]) -> None:
+        listed = {"ids": codec.encode_checked(ids)}
+        for what in _DELETED:
+            tx.run(self._sql[f"delete_{what}"], listed)

@@ -1,0 +1,365 @@
+"""`EventStore`, put together over a database: the public face of the event bus's storage."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime, timedelta
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from ontologia import codec
+from ontologia.clock import Clock, to_text
+from ontologia.delivery.lineage import Lineage
+from ontologia.delivery.retry import describe_error, handler_policy, storable_text
+from ontologia.errors import DefinitionError, InvalidValueError
+from ontologia.ids import Ids
+from ontologia.schema.event import Event, event_class, event_of
+from ontologia.store.database import Database, Tx
+from ontologia.store.events.check import broken_rules
+from ontologia.store.events.claims import Claims, Dialect
+from ontologia.store.events.consumers import Consumers
+from ontologia.store.events.listings import Listings
+from ontologia.store.events.log import EventLog, fire_time
+from ontologia.store.events.retention import Retention
+from ontologia.store.rows import Announcement, Claim, EventRow
+
+if TYPE_CHECKING:
+    from ontologia.config import OntologiaConfig
+
+log = logging.getLogger(__name__)
+HANDLER_FAILURE = "handler failure"
+
+
+class SqlEventStore:
+    """One database as an event store; `store.protocol.EventStore` says what each method promises.
+
+    `log`, `claims`, `consumers` and `retention` are what the runtime works with; the methods here
+    are for programs and operators.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        sql: Mapping[str, str],
+        dialect: Dialect,
+        *,
+        config: OntologiaConfig,
+        clock: Clock,
+        random: Random,
+        wake: Callable[[], None],
+    ) -> None:
+        self._database = database
+        self._sql = sql
+        self._clock = clock
+        self._wake = wake
+        self._retention = timedelta(milliseconds=config.event_retention_ms)
+        self.policy = handler_policy(config)
+        ids = Ids(clock, random)
+        self.log = EventLog(sql, clock, ids, config.max_payload_bytes)
+        self.claims = Claims(database, sql, dialect, self.log, clock, ids, random.randint)
+        self.consumers = Consumers(database, sql, self.claims, clock, config.session_ttl_ms)
+        self.retention = Retention(database, sql, clock)
+        self._listings = Listings(database, sql, clock, config.session_ttl_ms)
+
+    def transaction(self, *, durable: bool = True) -> AbstractContextManager[Tx]:
+        """A write transaction, for steps that belong together."""
+        return self._database.write(durable=durable)
+
+    def wake(self) -> None:
+        """Tell the loops that wait on this store that there may be something to do."""
+        self._wake()
+
+    # -- the protocol -----------------------------------------------------------------------
+
+    def enqueue(self, event: Event, namespace: str) -> None:
+        if not isinstance(event, Event):
+            raise TypeError(f"enqueue takes an event, got {event!r}")
+        _check_namespace(namespace)
+        row = self.log.given_row(event, namespace)
+        with self._database.write() as tx:
+            self.log.add(tx, [row])
+        fill(event, row)
+        self._wake()
+
+    def claim(
+        self,
+        namespace: str,
+        handler_id: str,
+        session_id: str,
+        event_types: list[str],
+        limit: int,
+        lease_ms: int,
+    ) -> list[Event]:
+        if not event_types or limit <= 0:
+            return []
+        classes = {each: _class_of(each) for each in event_types}
+        consumer = self.consumers.register(namespace, handler_id, event_types)
+        if consumer.id not in self.claims.peek([consumer.id]).claimable:
+            return []
+        claims = self.claims.claim(
+            consumer,
+            event_types,
+            session_id=session_id,
+            limit=limit,
+            lease_ms=lease_ms,
+            policy=self.policy,
+        )
+        events: list[Event] = []
+        for claim in claims:
+            event = self.decoded(claim, classes[claim.event.type])
+            if event is not None:
+                events.append(event)
+        return events
+
+    def decoded(self, claim: Claim, cls: type[Event]) -> Event | None:
+        """The event of a claim; None if it cannot be read, and then it is buried."""
+        try:
+            return fill(event_of(cls, claim.event.payload), claim.event)
+        except Exception as error:  # noqa: BLE001 - a validator of the user's may raise anything
+            log.error("event %s cannot be read as %s: %s", claim.event.id, cls.__name__, error)
+            self.claims.release(
+                claim.handler_id,
+                claim.event.id,
+                error=describe_error(error),
+                policy=self.policy,
+                token=claim.token,
+                outcome="undecodable",
+                final=True,
+            )
+            return None
+
+    def ack(
+        self,
+        handler_id: str,
+        event_id: str,
+        *,
+        session_id: str | None = None,
+        lease_token: str | None = None,
+    ) -> None:
+        place = {"event_id": event_id, "handler_id": handler_id}
+        with self._database.write() as tx:
+            now = to_text(self._clock.now())
+            whose = {"session_id": session_id, "token": lease_token, "now": now}
+            held = tx.one(self._sql["lock_claim"], place | whose)
+            if held is None:
+                log.warning("%s no longer holds event %s; not acknowledged", handler_id, event_id)
+                return
+            ids = {"ids": codec.encode_checked([event_id]), "token": held[3], "now": now}
+            tx.all(self._sql["ack"], {"handler_id": handler_id, **ids})
+
+    def release(
+        self,
+        handler_id: str,
+        event_id: str,
+        *,
+        error: str | None = None,
+        session_id: str | None = None,
+        lease_token: str | None = None,
+    ) -> None:
+        verdict = self.claims.release(
+            handler_id,
+            event_id,
+            error=storable_text(error or HANDLER_FAILURE),
+            policy=self.policy,
+            session_id=session_id,
+            token=lease_token,
+        )
+        if verdict is None:
+            log.warning("%s no longer holds event %s; not released", handler_id, event_id)
+
+    def abandon(
+        self,
+        handler_id: str,
+        event_id: str,
+        *,
+        session_id: str | None = None,
+        lease_token: str | None = None,
+    ) -> None:
+        for claim in self._held(handler_id, event_id, session_id, lease_token):
+            self.claims.abandon([claim])
+            self._wake()
+
+    def renew(
+        self,
+        handler_id: str,
+        event_id: str,
+        *,
+        lease_ms: int,
+        session_id: str | None = None,
+        lease_token: str | None = None,
+    ) -> bool:
+        held = self._held(handler_id, event_id, session_id, lease_token)
+        return bool(held) and not self.claims.renew(held, lease_ms)
+
+    def start(
+        self,
+        handler_id: str,
+        event_id: str,
+        *,
+        lease_ms: int,
+        session_id: str | None = None,
+        lease_token: str | None = None,
+    ) -> bool:
+        held = self._held(handler_id, event_id, session_id, lease_token)
+        if held:
+            with self._database.write(durable=False) as tx:
+                self.claims.start(tx, held, lease_ms)
+        return bool(held) and held[0].started
+
+    def _held(
+        self, handler_id: str, event_id: str, session_id: str | None, token: str | None
+    ) -> list[Claim]:
+        with self._database.read() as tx:
+            place = {"event_id": event_id, "handler_id": handler_id}
+            whose = {
+                "session_id": session_id,
+                "token": token,
+                "now": to_text(self._clock.now()),
+            }
+            held = tx.one(self._sql["get_claim"], place | whose)
+            event = self.log.get(tx, event_id)
+        if held is None or event is None:
+            return []
+        attempts, _, _, lease_token, consumer_id, lease_until = held
+        return [Claim(event, handler_id, consumer_id, lease_token, attempts, lease_until)]
+
+    # -- sessions -----------------------------------------------------------------------------
+
+    def register_session(self, session_id: str, namespace: str, metadata: dict[str, Any]) -> None:
+        with self._database.write(durable=False) as tx:
+            tx.run(
+                self._sql["register_session"],
+                {
+                    "session_id": session_id,
+                    "namespace": namespace,
+                    "now": to_text(self._clock.now()),
+                    "metadata": codec.encode(metadata, where="instance_metadata"),
+                },
+            )
+
+    def heartbeat(self, session_id: str, consumers: Sequence[int] = ()) -> None:
+        with self._database.write(durable=False) as tx:
+            now = to_text(self._clock.now())
+            tx.run(self._sql["heartbeat"], {"session_id": session_id, "now": now})
+            if consumers:
+                self.consumers.seen(tx, consumers)
+
+    def end_session(self, session_id: str) -> None:
+        """Write down that a session ended."""
+        with self._database.write(durable=False) as tx:
+            now = to_text(self._clock.now())
+            tx.run(self._sql["end_session"], {"session_id": session_id, "now": now})
+
+    # -- deferred events and schedules ------------------------------------------------------------
+
+    def defer(
+        self,
+        event: Event,
+        namespace: str,
+        *,
+        delay: float | timedelta | None = None,
+        at: datetime | None = None,
+        dedup_key: str | None = None,
+    ) -> int | None:
+        fire_at = fire_time(self._clock.now, delay=delay, at=at)
+        if fire_at is None:
+            raise InvalidValueError("defer takes delay= or at=")
+        row = self.log.row(event, namespace, Lineage(), dedup_key=dedup_key)
+        with self._database.write() as tx:
+            [stored] = self.log.announce(tx, [Announcement(row, fire_at)])
+        event.id = stored.id
+        self._wake()
+        return stored.deferred
+
+    def cancel_deferred(self, namespace: str, number: int) -> bool:
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise InvalidValueError(f"a deferred event has a number, got {number!r}")
+        with self._database.write() as tx:
+            return self.log.cancel(tx, namespace, number)
+
+    def holder_of(self, row: EventRow) -> str | None:
+        """The id of the stored event that has this one's dedup_key."""
+        place = {"namespace": row.namespace, "type": row.type, "key": row.dedup_key}
+        rows = self._database.all(self._sql["get_dedup"], place)
+        return rows[0][0] if rows else None
+
+    # -- operators ----------------------------------------------------------------------------
+
+    def list_namespaces(self) -> list[dict[str, Any]]:
+        return self._listings.namespaces()
+
+    def list_sessions(self, namespace: str) -> list[dict[str, Any]]:
+        return self._listings.sessions(namespace)
+
+    def list_events(self, namespace: str, limit: int = 100) -> list[dict[str, Any]]:
+        return self._listings.events(namespace, limit)
+
+    def list_dead_letters(self, namespace: str, limit: int = 100) -> list[dict[str, Any]]:
+        return self._listings.dead_letters(namespace, limit)
+
+    def list_consumers(self, namespace: str) -> list[dict[str, Any]]:
+        return self.consumers.list(namespace)
+
+    def inspect_event(self, event_id: str, namespace: str | None = None) -> dict[str, Any] | None:
+        return self._listings.inspect(event_id, namespace)
+
+    def replay_event(self, namespace: str, event_id: str) -> str | None:
+        with self._database.write() as tx:
+            found = self.log.get(tx, event_id)
+            if found is None or found.namespace != namespace:
+                return None
+            new = self.log.copy(found)
+            self.log.add(tx, [new])
+        self._wake()
+        return new.id
+
+    def cleanup_events(self, namespace: str, before: datetime | timedelta) -> int:
+        return self.retention.cleanup(namespace, before)
+
+    def collect_events(self, namespace: str, stop: Callable[[], bool] = lambda: False) -> int:
+        return self.retention.collect(namespace, self._retention, stop)
+
+    def pause(self, namespace: str, handler_id: str) -> bool:
+        return self.consumers.pause(namespace, handler_id, paused=True)
+
+    def resume(self, namespace: str, handler_id: str) -> bool:
+        resumed = self.consumers.pause(namespace, handler_id, paused=False)
+        self._wake()
+        return resumed
+
+    def forget(self, namespace: str, handler_id: str) -> bool:
+        return self.consumers.forget(namespace, handler_id)
+
+    def check(self) -> list[str]:
+        return broken_rules(self._database, self._sql)
+
+
+def fill(event: Event, row: EventRow) -> Event:
+    """Give an event what the store knows of it."""
+    values = vars(event)
+    values["id"] = row.id
+    values["created_at"] = row.created_at
+    values["priority"] = row.priority
+    values["root_event_id"] = row.root_event_id
+    values["chain_depth"] = row.chain_depth
+    return event
+
+
+def _class_of(event_type: str) -> type[Event]:
+    cls = event_class(event_type)
+    if cls is None:
+        raise DefinitionError(
+            f"no event class in this process is stored as {event_type!r}; nothing was claimed",
+            hint="Import the module that defines it.",
+        )
+    return cls
+
+
+def _check_namespace(namespace: Any) -> None:
+    if not isinstance(namespace, str) or not 0 < len(namespace) <= 200:
+        raise InvalidValueError(
+            f"a namespace is text of 1 to 200 characters, got {namespace!r:.300}"
+        )
+    codec.check(namespace, "namespace")

@@ -1,0 +1,43 @@
+"""The two steps of a claim that SQLite does in its own way: several statements, one writer."""
+
+from __future__ import annotations
+
+from ontologia.store.database import Tx
+from ontologia.store.events.claims import Lease
+from ontologia.store.named import statements
+from ontologia.store.rows import Consumer, EventRow
+
+_SQL = statements("ontologia.store.sqlite", "claims.sql")
+
+
+class SQLiteDialect:
+    """Nobody else writes during a write transaction, so one statement may rely on the last."""
+
+    def hand_out(self, tx: Tx, most: int) -> int:
+        top, count = tx.one(_SQL["incoming_top"], {"most": most})
+        if count:
+            tx.run(_SQL["hand_out"], {"top": top})
+            tx.run(_SQL["delete_incoming"], {"top": top})
+        return int(count)
+
+    def take(
+        self, tx: Tx, consumer: Consumer, types: str | None, most: int, lease: Lease
+    ) -> list[tuple[EventRow, int]]:
+        rows = tx.all(
+            _SQL["select_ready"],
+            {
+                "consumer_id": consumer.id,
+                "handler_id": consumer.name,
+                "types": types,
+                "most": most,
+            },
+        )
+        if not rows:
+            return []
+        tx.many(_SQL["take_ready"], [(consumer.id, row[5], row[4], row[0]) for row in rows])
+        name, session, now, until = consumer.name, lease.session_id, lease.now, lease.until
+        tx.many(
+            _SQL["upsert_claim"],
+            [(row[0], name, session, now, until, consumer.id, lease.token) for row in rows],
+        )
+        return [(EventRow(*row[:13]), row[13]) for row in rows]

@@ -1,0 +1,50 @@
+-- name: one_place
+-- In incoming, in ready, in an open claim, or finished: these four, and one of them each.
+SELECT e.id, c.name, 'places:', places FROM (
+    SELECT e.id AS event_id, s.consumer_id AS consumer_id,
+           (SELECT COUNT(*) FROM incoming i WHERE i.event_id = e.id)
+         + (SELECT COUNT(*) FROM ready r WHERE r.consumer_id = s.consumer_id
+               AND r.priority = e.priority AND r.created_at = e.created_at AND r.event_id = e.id)
+         + (SELECT COUNT(*) FROM event_claims k JOIN consumers n ON n.id = s.consumer_id
+             WHERE k.event_id = e.id AND k.handler_id = n.name
+               AND (k.due_at IS NOT NULL OR k.ack_at IS NOT NULL OR k.dead_lettered_at IS NOT NULL))
+           AS places
+      FROM events e JOIN (SELECT DISTINCT e2.id AS event_id, s2.consumer_id
+                            FROM events e2 JOIN subscriptions s2
+                              ON s2.namespace = e2.namespace AND s2.type IN (e2.type, '*')) s
+        ON s.event_id = e.id) f
+  JOIN events e ON e.id = f.event_id JOIN consumers c ON c.id = f.consumer_id
+ WHERE places <> 1;
+
+-- name: due_while_leased
+SELECT event_id, handler_id, due_at, lease_until, available_at FROM event_claims
+ WHERE due_at IS NOT NULL AND due_at <> MAX(lease_until, available_at);
+
+-- name: nothing_due_when_finished
+SELECT event_id, handler_id, due_at FROM event_claims
+ WHERE due_at IS NOT NULL AND (ack_at IS NOT NULL OR dead_lettered_at IS NOT NULL);
+
+-- name: one_ending
+SELECT event_id, handler_id FROM event_claims
+ WHERE ack_at IS NOT NULL AND dead_lettered_at IS NOT NULL;
+
+-- name: claims_have_events
+SELECT 'event_claims', event_id FROM event_claims WHERE event_id NOT IN (SELECT id FROM events)
+UNION ALL
+SELECT 'ready', event_id FROM ready WHERE event_id NOT IN (SELECT id FROM events)
+UNION ALL
+SELECT 'incoming', event_id FROM incoming WHERE event_id NOT IN (SELECT id FROM events);
+
+-- name: dead_letters_are_claims
+SELECT k.event_id, k.handler_id FROM event_claims k
+ WHERE k.dead_lettered_at IS NOT NULL
+   AND 1 <> (SELECT COUNT(*) FROM dead_letters d
+              WHERE d.event_id = k.event_id AND d.handler_id = k.handler_id);
+
+-- name: attempts_are_counted
+SELECT k.event_id, k.handler_id, k.attempts FROM event_claims k
+ WHERE k.attempts < (SELECT COUNT(*) FROM attempts a
+                      WHERE a.event_id = k.event_id AND a.handler_id = k.handler_id);
+
+-- name: started_claims
+SELECT event_id, handler_id FROM event_claims WHERE (read_commit IS NULL) <> (started_at IS NULL);
