@@ -45,7 +45,9 @@ class SystemClock:
 
 def to_text(instant: datetime) -> str:
     """`2026-11-15T19:39:43.123456+00:00`: always UTC, always microseconds, always 32 characters."""
-    return instant.astimezone(UTC).isoformat(timespec="microseconds")
+    if instant.tzinfo is not UTC:
+        instant = instant.astimezone(UTC)
+    return instant.isoformat(timespec="microseconds")
 
 
 def from_text(text: str) -> datetime:

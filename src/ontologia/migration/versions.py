@@ -51,6 +51,7 @@ class TypeVersions:
         self._standing: dict[TypeKey, _Standing] = {}
         self._behind = False
         self._generation = 0
+        self._verified: tuple[int, dict[TypeKey, int]] = (-1, {})
 
     # -- upgraders --------------------------------------------------------------------------
 
@@ -104,12 +105,22 @@ class TypeVersions:
         A type the store has never seen is registered; one with another schema than the program's
         raises SchemaOutdatedError.
         """
-        shapes = {key: self._shape(key) for key in keys}
-        known = self._register_missing(tx, shapes)
-        diffs = [d for key, stored in known.items() if (d := self._diff(shapes[key], stored))]
+        wanted = tuple(keys)
+        generation, verified = self._verified
+        if generation == tx.generation and all(key in verified for key in wanted):
+            return verified  # no schema has changed since these were looked at
+        shapes = {key: self._shape(key) for key in wanted}
+        stored = tx.current_types(shapes)
+        diffs = [d for key, each in stored.items() if (d := self._diff(shapes[key], each))]
         if diffs:
             raise SchemaOutdatedError(diffs)
-        return {key: stored.version for key, stored in known.items()}
+        versions = {key: each.version for key, each in stored.items()}
+        # Only what was there before: what is registered here may be taken back.
+        kept = verified if generation == tx.generation else {}
+        self._verified = (tx.generation, kept | versions)
+        missing = {key: shape for key, shape in shapes.items() if key not in stored}
+        registered = self._register_missing(tx, missing) if missing else {}
+        return versions | {key: each.version for key, each in registered.items()}
 
     def _register_missing(
         self, tx: Transaction, shapes: dict[TypeKey, Shape]

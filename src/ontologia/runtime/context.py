@@ -186,9 +186,12 @@ class HandlerContext(Generic[E_co]):
     def _write(
         self, announcements: list[Announcement], event: Event | None, expected_head: int | None
     ) -> int | None:
-        if not lease_is_valid(self._claim.lease_until, to_text(self._session._clock.now())):
-            raise LeaseExpiredError(self._claim.handler_id, self._claim.event.id)
         batch = self._intents.snapshot()
+        # What is written is fenced in its own transaction; a commit of nothing is checked, too.
+        if not (batch or announcements) and not lease_is_valid(
+            self._claim.lease_until, to_text(self._session._clock.now())
+        ):
+            raise LeaseExpiredError(self._claim.handler_id, self._claim.event.id)
         commit_id, stored = self._session._commits.write(
             batch,
             self._commit_metadata(),

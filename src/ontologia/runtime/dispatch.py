@@ -71,7 +71,7 @@ class Dispatcher:
             result = handler.function(context)
         finally:
             active.reset(token)
-        if inspect.isawaitable(result):
+        if result is not None and inspect.isawaitable(result):
             self._coroutines.run(_with_context(context, result))
 
     def _failed(self, claim: Claim, error: BaseException) -> None:

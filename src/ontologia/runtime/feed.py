@@ -11,6 +11,7 @@ from ontologia.runtime.handlers import Handler
 from ontologia.store.rows import Claim
 
 LARGEST_GROUP = 16
+_LONG = 3600.0
 _GROUP_TIME = 0.01  # seconds: a group that takes longer is made smaller
 
 
@@ -29,6 +30,7 @@ class Feed:
         self._idle: dict[int, Claim] = {}
         self._running: dict[int, Claim] = {}
         self._closed = False
+        self._awaited = False
         self._changed = threading.Condition()
 
     def add(self, handler: Handler, claims: Sequence[Claim]) -> None:
@@ -55,26 +57,46 @@ class Feed:
         # With several workers a group must not keep what another worker could be running.
         size = min(self._size[handler_id], max(1, len(queue) // self._workers))
         group = [queue.popleft()]
-        while not group[0].attempts and queue and len(group) < size and not queue[0].attempts:
+        # What came started with its claim is one group; the others are started as one.
+        while queue and len(group) < size and queue[0].started is group[0].started:
+            if group[0].attempts or queue[0].attempts:
+                break
             group.append(queue.popleft())
         return group
+
+    def group_size(self, handler: Handler) -> int:
+        """How many first attempts this handler may have started at once."""
+        return self._size[handler.id] if self._workers == 1 else 0
 
     def lacks(self, handler: Handler) -> bool:
         """Whether nothing waits for this handler."""
         return not self._waiting[handler.id]
 
-    def begin(self, claim: Claim) -> None:
-        """A handler is called with this one: its lease is its own from here on."""
+    def begin(self, claim: Claim) -> bool:
+        """A handler is called with this one: its lease is its own from here on.
+
+        False once the feed is closed: then the claim is handed back, and must not be run.
+        """
         with self._changed:
+            if self._closed:
+                return False
             self._idle.pop(id(claim), None)
             self._running[id(claim)] = claim
+            return True
+
+    def put_back(self, handler: Handler, claims: Sequence[Claim]) -> None:
+        """These were taken and could not be started: they are next again."""
+        with self._changed:
+            left = [claim for claim in claims if id(claim) in self._idle]
+            self._waiting[handler.id].extendleft(reversed(left))
 
     def end(self, claim: Claim) -> None:
         """The handler has returned, or the claim is not to be run."""
         with self._changed:
             self._idle.pop(id(claim), None)
             self._running.pop(id(claim), None)
-            self._changed.notify_all()
+            if self._awaited:
+                self._changed.notify_all()
 
     def pace(self, handler: Handler, group: Sequence[Claim], seconds: float) -> None:
         """Make the next group of a handler larger or smaller, by how long this one took."""
@@ -115,9 +137,10 @@ class Feed:
         """Wait until nothing runs, at most this long; whether that came."""
         deadline = time.monotonic() + seconds
         with self._changed:
+            self._awaited = True
             while self._running:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return False
-                self._changed.wait(left)
+                self._changed.wait(min(left, _LONG))
             return True

@@ -55,6 +55,11 @@ def on_event(
     def decorate(function: Callable[[HandlerContext[E]], R]) -> Callable[[HandlerContext[E]], R]:
         if not callable(function):
             raise TypeError(f"on_event decorates a function, got {function!r}")
+        known: Handler | None = vars(function).get(_MARK) if hasattr(function, "__dict__") else None
+        if known is not None:
+            raise TypeError(
+                f"{known.id} handles {known.event_type} already; write one function for each event"
+            )
         handler = Handler(name or _identity(function), event_cls, priority, function)
         setattr(function, _MARK, handler)
         return function

@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ontologia.clock import SYSTEM_CLOCK, from_text
-from ontologia.errors import OntologiaError
+from ontologia.errors import LockContentionError, OntologiaError
 from ontologia.runtime.acks import Acks
 from ontologia.runtime.coroutines import Coroutines
 from ontologia.runtime.dispatch import Dispatcher
@@ -97,7 +97,11 @@ class EventLoop:
         self._collect()
         done = 0
         while not self._stop.is_set():
-            limited, peek = self._iterate()
+            try:
+                limited, peek = self._iterate()
+            except LockContentionError as error:  # others write for longer than we wait: it passes
+                log.warning("the database is busy: %s", error)
+                limited, peek = False, None
             done += 1
             if max_iterations is not None and done >= max_iterations:
                 self._feed.wait_quiet(float("inf"))
@@ -125,6 +129,7 @@ class EventLoop:
         """Let each handler claim once; how many events that were."""
         claimed = 0
         self._watch.settle()
+        self._run_waiting()  # what a busy database kept from being run
         self._acks.flush()
         peek: Peek | None = None
         for handler in self._handlers:
@@ -152,6 +157,7 @@ class EventLoop:
             limit=min(self._config.event_claim_limit, budget),
             lease_ms=self._config.event_claim_lease_ms,
             policy=self._events.policy,
+            start=self._feed.group_size(handler),
         )
 
     # -- running handlers -----------------------------------------------------------------------
@@ -175,6 +181,9 @@ class EventLoop:
                 if group is None:
                     return
                 self._run_group(*group)
+            except LockContentionError as error:
+                log.warning("the database is busy: %s", error)
+                continue
             except BaseException as error:  # noqa: BLE001 - raised by the thread that runs
                 self._fatal = self._fatal or error
                 self.stop()
@@ -186,21 +195,30 @@ class EventLoop:
     def _run_group(self, handler: Handler, group: list[Claim]) -> None:
         """Start a group, with what is to be acknowledged, in one transaction, and run it."""
         began = self._clock.monotonic()
-        self._acks.flush(group, self._config.event_claim_lease_ms)
-        self._keeper.nudge()
-        for claim in group:
-            if self._stop.is_set():
-                return  # what is left of the group is handed back
-            if claim.started:
-                self._feed.begin(claim)
-                try:
-                    self._dispatcher.attempt(handler, claim)
-                finally:
-                    self._feed.end(claim)
-            else:
-                self._feed.end(claim)
-                log.warning("event %s: its lease was lost; skipped", claim.event.id)
+        try:
+            if not group[0].started:
+                self._acks.flush(group, self._config.event_claim_lease_ms)
+            self._keeper.nudge()
+            for claim in group:
+                if not self._run_one(handler, claim):
+                    return  # the run stops: what is left of the group is handed back
+        except LockContentionError:
+            self._feed.put_back(handler, group)
+            raise
         self._feed.pace(handler, group, self._clock.monotonic() - began)
+
+    def _run_one(self, handler: Handler, claim: Claim) -> bool:
+        if not claim.started:
+            self._feed.end(claim)
+            log.warning("event %s: its lease was lost; skipped", claim.event.id)
+            return True
+        if self._stop.is_set() or not self._feed.begin(claim):
+            return False
+        try:
+            self._dispatcher.attempt(handler, claim)
+        finally:
+            self._feed.end(claim)
+        return True
 
     # -- waiting ------------------------------------------------------------------------------
 
@@ -295,6 +313,7 @@ class EventLoop:
                 session_id=session.session_id,
                 start=self._start,
             )
+        self._beat()
         session._scheduler.restart()
         log.info("session %s runs %d handlers", session.session_id, len(self._handlers))
 

@@ -60,6 +60,9 @@ class StateReader(Protocol):
 class Transaction(StateReader, Protocol):
     """A write transaction. What it reads cannot change before it is written."""
 
+    generation: int
+    """`schema_generation` as this transaction began."""
+
     def register_type(
         self, kind: str, name: str, schema_json: str, *, runtime_id: str, reason: str
     ) -> StoredType:

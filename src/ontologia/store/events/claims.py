@@ -11,30 +11,32 @@ same transaction: a session whose lease ran out can write nothing.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
+from itertools import takewhile
 from typing import NamedTuple, Protocol
 
 from ontologia import codec
 from ontologia.clock import Clock, to_text
-from ontologia.delivery.dead_letter import EventDeadLetter
 from ontologia.delivery.lifecycle import lease_ran_out
-from ontologia.delivery.lineage import Lineage
 from ontologia.delivery.retry import LEASE_EXPIRED, RetryPolicy, Verdict
 from ontologia.ids import Ids
 from ontologia.store.database import Database, Tx
+from ontologia.store.events.burial import Attempt, Burial
 from ontologia.store.events.log import EventLog
 from ontologia.store.rows import Announcement, Claim, Consumer, EventRow
 
-log = logging.getLogger(__name__)
 HAND_OUT_MOST = 5_000
 _DUE_MOST = 1_000
+_AS_GOOD_AS_NEW = 0.98
 ALL_TYPES = "*"
 
 
 class Dialect(Protocol):
     """The two steps of a claim that each database does in its own way."""
+
+    starts: bool
+    """Whether `take` can start first attempts by the same stroke."""
 
     def hand_out(self, tx: Tx, most: int) -> int:
         """Move the first `most` rows of `incoming` to `ready`; how many they were."""
@@ -43,7 +45,11 @@ class Dialect(Protocol):
     def take(
         self, tx: Tx, consumer: Consumer, types: str | None, most: int, lease: Lease
     ) -> list[tuple[EventRow, int]]:
-        """Move rows from `ready` to `event_claims`; the events, with their attempts so far."""
+        """Move rows from `ready` to `event_claims`; the events, with their attempts so far.
+
+        If it `starts`, the first `lease.start` of them, up to one that was tried before, are
+        started with it.
+        """
         ...
 
 
@@ -54,6 +60,7 @@ class Lease(NamedTuple):
     token: str
     now: str
     until: str
+    start: int = 0
 
 
 class Peek(NamedTuple):
@@ -91,6 +98,7 @@ class Claims:
         self._sql = sql
         self._dialect = dialect
         self._events = events
+        self._burial = Burial(sql, events, clock)
         self._clock = clock
         self._ids = ids
         self._draw = draw
@@ -121,10 +129,12 @@ class Claims:
         limit: int,
         lease_ms: float,
         policy: RetryPolicy,
+        start: int = 0,
     ) -> list[Claim]:
         """Up to `limit` events, the most urgent first, for a consumer that `peek` says has some.
 
-        One soft transaction, and one more for every 5,000 new events.
+        The first `start` of them may come started, if nobody tried them before. One soft
+        transaction, and one more for every 5,000 new events.
         """
         if limit <= 0 or not types:
             return []
@@ -136,7 +146,7 @@ class Claims:
                 if self._hand_out(tx):
                     continue  # in small steps: nobody waits for the whole of a large backlog
                 self._return_due(tx, consumer, policy)
-                return self._take(tx, consumer, listed, session_id, limit, lease_ms)
+                return self._take(tx, consumer, listed, session_id, limit, lease_ms, start)
 
     def _claim_apart(
         self,
@@ -188,13 +198,13 @@ class Claims:
             if read_commit is None or not lease_ran_out(lease_until, available_at):
                 continue  # was never started, or waited for its next attempt
             verdict = policy.after_crash(attempts)
-            place = {"event_id": event_id, "handler_id": consumer.name}
-            attempt = {"read_commit": read_commit, "started_at": started_at}
-            self._note_attempt(tx, place, verdict.attempts, attempt, LEASE_EXPIRED, None)
+            attempt = Attempt(event_id, consumer.name, verdict.attempts, started_at, read_commit)
+            self._burial.note(tx, attempt, LEASE_EXPIRED, None)
             if verdict.buried:
                 again.pop()
-                self._bury(tx, place, verdict.attempts, LEASE_EXPIRED)
+                self._burial.bury(tx, attempt, LEASE_EXPIRED)
             else:
+                place = {"event_id": event_id, "handler_id": consumer.name}
                 counted = {"attempts": verdict.attempts, "error": LEASE_EXPIRED}
                 tx.run(self._sql["count_crash"], place | counted)
         if again:
@@ -210,22 +220,35 @@ class Claims:
         session_id: str,
         limit: int,
         lease_ms: float,
+        start: int = 0,
     ) -> list[Claim]:
         instant = self._clock.now()
         until = to_text(instant + timedelta(milliseconds=lease_ms))
-        lease = Lease(session_id, self._ids.new(), to_text(instant), until)
-        return [
+        lease = Lease(session_id, self._ids.new(), to_text(instant), until, start)
+        claims = [
             Claim(event, consumer.name, consumer.id, lease.token, attempts, until)
             for event, attempts in self._dialect.take(tx, consumer, types, limit, lease)
         ]
+        if self._dialect.starts:
+            for claim in takewhile(lambda each: not each.attempts, claims[:start]):
+                claim.started = True
+        return claims
 
     # -- what a session does with its claims --------------------------------------------------------
 
     def start(self, tx: Tx, claims: Sequence[Claim], lease_ms: float) -> None:
-        """Mark claims of one call as started, with a lease from now; `started` says which were."""
-        until = self._extend(tx, "start", claims, lease_ms)
+        """Mark claims of one call as started, with a lease from now; `started` says which were.
+
+        A lease that was given a moment ago is left as it is: that saves half of the writing.
+        """
+        instant = self._clock.now()
+        nearly = to_text(instant + timedelta(milliseconds=lease_ms * _AS_GOOD_AS_NEW))
+        if claims[0].lease_until >= nearly:
+            kept = self._fenced(tx, "start_within_lease", claims, to_text(instant))
+        else:
+            kept = self._extend(tx, "start", claims, lease_ms)
         for claim in claims:
-            claim.started = claim.event.id in until
+            claim.started = claim.event.id in kept
 
     def renew(self, claims: Iterable[Claim], lease_ms: float) -> list[Claim]:
         """Extend leases; those that were lost. One soft transaction."""
@@ -286,11 +309,15 @@ class Claims:
                 handed += len(kept)
         return handed
 
-    def check(self, tx: Tx, claim: Claim) -> bool:
+    def check(self, tx: Tx, claim: Claim, now: str | None = None) -> bool:
         """The fence: whether the claim is held at this moment of this transaction."""
-        place = {"event_id": claim.event.id, "handler_id": claim.handler_id}
-        fence = {"token": claim.token, "now": to_text(self._clock.now())}
-        return tx.one(self._sql["fence"], place | fence) is not None
+        fence = {
+            "event_id": claim.event.id,
+            "handler_id": claim.handler_id,
+            "token": claim.token,
+            "now": now or to_text(self._clock.now()),
+        }
+        return tx.one(self._sql["fence"], fence) is not None
 
     def _fenced(
         self, tx: Tx, name: str, claims: Sequence[Claim], now: str, **values: str
@@ -335,63 +362,16 @@ class Claims:
             verdict = policy.after_failure(attempts, self._draw, after_ms=after_ms)
             if final:
                 verdict = Verdict(verdict.attempts, buried=True)
-            attempt = {"read_commit": read_commit, "started_at": started_at}
-            self._note_attempt(tx, place, verdict.attempts, attempt, outcome, error)
+            attempt = Attempt(event_id, handler_id, verdict.attempts, started_at, read_commit)
+            self._burial.note(tx, attempt, outcome, error)
             if verdict.buried:
-                self._bury(tx, place, verdict.attempts, error)
+                self._burial.bury(tx, attempt, error)
             else:
                 wait = timedelta(milliseconds=verdict.delay_ms)
                 times = {"now": to_text(instant), "available_at": to_text(instant + wait)}
                 counted = {"attempts": verdict.attempts, "error": error}
                 tx.run(self._sql["release"], place | times | counted)
         return verdict
-
-    def _note_attempt(
-        self,
-        tx: Tx,
-        place: dict[str, str],
-        number: int,
-        attempt: dict[str, object],
-        outcome: str,
-        error: str | None,
-    ) -> None:
-        ended = {"now": to_text(self._clock.now()), "outcome": outcome, "error": error}
-        tx.run(self._sql["insert_attempt"], {**place, **attempt, "attempt": number, **ended})
-
-    def _bury(self, tx: Tx, place: dict[str, str], attempts: int, error: str) -> None:
-        """The end of a claim: a dead letter, and an event that says so."""
-        now = to_text(self._clock.now())
-        ended = {"now": now, "attempts": attempts, "error": error}
-        tx.run(self._sql["bury"], {**place, **ended})
-        event = self._events.get(tx, place["event_id"])
-        if event is None:
-            log.warning("event %(event_id)s of %(handler_id)s is gone; no dead letter", place)
-            return
-        copied = ("namespace", "type", "payload", "root_event_id", "chain_depth")
-        values = event._asdict()
-        snapshot = {name: values[name] for name in copied}
-        tx.run(self._sql["insert_dead_letter"], {**place, **ended, **snapshot})
-        log.error(
-            "%s is buried for %s after %d attempt(s): %s",
-            *(event.id, place["handler_id"], attempts, error),
-        )
-        if event.type != EventDeadLetter.__event_type__:  # or a failing handler would never end
-            self._announce_dead_letter(tx, event, place["handler_id"], attempts, error)
-
-    def _announce_dead_letter(
-        self, tx: Tx, event: EventRow, handler_id: str, attempts: int, error: str
-    ) -> None:
-        told = EventDeadLetter(
-            event_id=event.id, handler_id=handler_id, attempts=attempts, last_error=error
-        )
-        lineage = Lineage(
-            event.root_event_id,
-            event.chain_depth + 1,
-            event.correlation_id,
-            event.id,
-            handler_id,
-        )
-        self._events.add(tx, [self._events.row(told, event.namespace, lineage)])
 
 
 def _by_token(claims: Iterable[Claim]) -> list[list[Claim]]:

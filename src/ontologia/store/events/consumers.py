@@ -58,14 +58,33 @@ class Consumers:
                 f"a consumer's name is text of 1 to {_LONGEST_NAME} characters, got {name!r:.300}"
             )
         codec.check(name, "consumer name")
+        consumer = self._find(namespace, name, wanted) or self._add(
+            namespace, name, wanted, session_id, start
+        )
+        self._known[namespace, name] = (consumer, wanted | (known[1] if known else frozenset()))
+        return consumer
+
+    def _find(self, namespace: str, name: str, types: frozenset[str]) -> Consumer | None:
+        """The consumer, if the store knows it with all these types: nothing is to be written."""
+        place = {"namespace": namespace, "name": name}
+        with self._database.read() as tx:
+            found = tx.one(self._sql["get_consumer"], place)
+            if found is None:
+                return None
+            subscribed = {"namespace": namespace, "consumer_id": found[0]}
+            known = {row[0] for row in tx.all(self._sql["subscribed_types"], subscribed)}
+        return Consumer(found[0], namespace, name) if types <= known else None
+
+    def _add(
+        self, namespace: str, name: str, types: frozenset[str], session_id: str, start: Start
+    ) -> Consumer:
         place = {"namespace": namespace, "name": name}
         with self._database.write() as tx:
             tx.hand_out_turn(wait=True)
             tx.run(self._sql["add_consumer"], {**place, "now": to_text(self._clock.now())})
             consumer = Consumer(tx.one(self._sql["get_consumer"], place)[0], namespace, name)
-            for event_type in sorted(wanted):
+            for event_type in sorted(types):
                 self._subscribe(tx, consumer, event_type, session_id, start)
-        self._known[namespace, name] = (consumer, wanted | (known[1] if known else frozenset()))
         return consumer
 
     def _subscribe(

@@ -13,6 +13,8 @@ _SQL = statements("ontologia.store.sqlite", "claims.sql")
 class SQLiteDialect:
     """Nobody else writes during a write transaction, so one statement may rely on the last."""
 
+    starts = True
+
     def hand_out(self, tx: Tx, most: int) -> int:
         top, count = tx.one(_SQL["incoming_top"], {"most": most})
         if count:
@@ -36,8 +38,14 @@ class SQLiteDialect:
             return []
         tx.many(_SQL["take_ready"], [(consumer.id, row[5], row[4], row[0]) for row in rows])
         name, session, now, until = consumer.name, lease.session_id, lease.now, lease.until
-        tx.many(
-            _SQL["upsert_claim"],
-            [(row[0], name, session, now, until, consumer.id, lease.token) for row in rows],
-        )
+        head = tx.one(_SQL["last_commit"])[0] if lease.start else None
+        started = (head, now if lease.start else None)
+        same = (name, session, now, until, consumer.id, lease.token)
+        claims = [(row[0], *same, *started) for row in rows[: lease.start]]
+        for number, row in enumerate(rows[: lease.start]):
+            if row[13]:  # tried before: it, and what follows, is started alone
+                claims = claims[:number]
+                break
+        claims += [(row[0], *same, None, None) for row in rows[len(claims) :]]
+        tx.many(_SQL["upsert_claim"], claims)
         return [(EventRow(*row[:13]), row[13]) for row in rows]

@@ -87,6 +87,7 @@ class Database:
         self._watchers: list[apsw.Connection] = []
         with self._translating():
             self._writer = self._connect(self._busy)
+        self._tx = Tx(self._writer)
 
     # -- transactions -----------------------------------------------------------------------
 
@@ -95,15 +96,18 @@ class Database:
         """A write transaction, or LockContentionError after `timeout_ms`."""
         limit = self._timeout_ms if timeout_ms is None else timeout_ms
         started = time.monotonic()
-        with self._turn.taken(limit), self._translating():
+        with self._turn.taken(limit):
             self._check_usable()
             if self._writing:
                 raise RuntimeError("this thread has a write transaction open already")
             try:
                 self._writing = True
                 self._begin(durable, started, limit)
-                yield Tx(self._writer)
+                yield self._tx
                 self._writer.execute("COMMIT")
+            except apsw.Error as error:
+                self._roll_back()
+                raise translated(error, self.path, self._writer.system_errno) from error
             except BaseException:
                 self._roll_back()
                 raise

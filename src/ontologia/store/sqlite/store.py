@@ -96,7 +96,7 @@ class SQLiteStore:
         while True:
             with self._database.write(timeout_ms=limit, durable=durable) as tx:
                 transaction = SQLiteTransaction(tx, self._clock, self.events)
-                holder = transaction.lock_holder(owner_id or "")
+                holder = transaction.enter(owner_id or "")
                 if holder is None:
                     yield transaction
                     return

@@ -6,6 +6,7 @@ The PostgreSQL twin has the same statements under the same names.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -33,6 +34,8 @@ _STATE = statements(_PACKAGE, "state.sql")
 _TYPES = statements(_PACKAGE, "types.sql")
 _LOCKS = statements(_PACKAGE, "locks.sql")
 _CHUNK = 10_000
+_FEW = 4
+"""Up to here a statement for each object is faster than one for all of them."""
 
 
 class SQLiteReader:
@@ -63,6 +66,11 @@ class SQLiteReader:
     def _current(
         self, kind: str, type_name: str, keys: Sequence[ObjectKey]
     ) -> dict[ObjectKey, tuple[str, int | None]]:
+        if len(keys) <= _FEW:
+            found = (
+                (key, self._tx.one(_STATE[f"current_{kind}"], (type_name, *key))) for key in keys
+            )
+            return {key: row for key, row in found if row is not None}
         if kind == "entity":
             listed = codec.encode_checked([key for (key,) in keys])
             rows = self._tx.all(_STATE["current_entities"], {"type": type_name, "keys": listed})
@@ -83,6 +91,11 @@ class LockStatements:
     def __init__(self, tx: Tx, clock: Clock) -> None:
         self._tx = tx
         self._clock = clock
+
+    @cached_property
+    def now(self) -> str:
+        """The instant of this transaction."""
+        return to_text(self._clock.now())
 
     def lock_holder(self, owner_id: str) -> str | None:
         """Whoever else holds the lease at this moment."""
@@ -118,6 +131,14 @@ class SQLiteTransaction(SQLiteReader, LockStatements):
     def __init__(self, tx: Tx, clock: Clock, events: SqlEventStore) -> None:
         LockStatements.__init__(self, tx, clock)
         self._events = events
+        self.generation = 0
+
+    def enter(self, owner_id: str) -> str | None:
+        """Whoever else holds the lease on long writes; also finds the generation of the types."""
+        holder: str | None
+        holder, generation = self._tx.one(_LOCKS["gate"], (self.now, owner_id))
+        self.generation = generation or 0
+        return holder
 
     def register_type(
         self, kind: str, name: str, schema_json: str, *, runtime_id: str, reason: str
@@ -154,7 +175,7 @@ class SQLiteTransaction(SQLiteReader, LockStatements):
         self._tx.run(
             _STATE["insert_commit"],
             {
-                "created_at": to_text(self._clock.now()),
+                "created_at": self.now,
                 "metadata_json": codec.encode(metadata, where="commit metadata"),
             },
         )
@@ -169,8 +190,12 @@ class SQLiteTransaction(SQLiteReader, LockStatements):
             if not rows:
                 continue
             self._tx.many(_STATE[f"insert_{kind}_version"], rows)
+            deleted = any(c.after is None for c in changes if c.kind == kind)
+            if len(rows) <= _FEW and not deleted:
+                self._tx.many(_STATE[f"set_latest_{kind}"], rows)
+                continue
             self._tx.run(_STATE[f"update_latest_{plural}"], {"commit_id": commit_id})
-            if any(c.after is None for c in changes if c.kind == kind):
+            if deleted:
                 self._tx.run(_STATE[f"delete_latest_{plural}"], {"commit_id": commit_id})
         return commit_id
 
@@ -180,7 +205,7 @@ class SQLiteTransaction(SQLiteReader, LockStatements):
         return self._events.log.announce(self._tx, announcements)
 
     def holds(self, claim: Claim) -> bool:
-        return self._events.claims.check(self._tx, claim)
+        return self._events.claims.check(self._tx, claim, self.now)
 
 
 def _chunks(keys: Sequence[ObjectKey]) -> Iterator[list[ObjectKey]]:

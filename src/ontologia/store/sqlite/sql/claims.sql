@@ -15,6 +15,9 @@ UPDATE consumers SET paused_at = :paused_at WHERE namespace = :namespace AND nam
 INSERT INTO subscriptions(namespace, type, consumer_id) VALUES (:namespace, :type, :consumer_id)
     ON CONFLICT DO NOTHING;
 
+-- name: subscribed_types
+SELECT type FROM subscriptions WHERE namespace = :namespace AND consumer_id = :consumer_id;
+
 -- name: backfill
 -- What is retained becomes ready for a consumer that just subscribed. Events that are still in
 -- `incoming` are handed out later, with this subscription seen.
@@ -80,11 +83,11 @@ SELECT k.event_id, k.attempts, k.lease_until, k.available_at, k.read_commit, k.s
 
 -- name: return_claims
 -- Claims that came due are ready again.
-UPDATE event_claims SET due_at = NULL WHERE handler_id = :handler_id
+UPDATE event_claims SET due_at = NULL, lease_token = NULL WHERE handler_id = :handler_id
    AND event_id IN (SELECT value FROM json_each(:ids));
 
 -- name: count_crash
-UPDATE event_claims SET due_at = NULL, attempts = :attempts, last_error = :error
+UPDATE event_claims SET due_at = NULL, lease_token = NULL, attempts = :attempts, last_error = :error
  WHERE event_id = :event_id AND handler_id = :handler_id;
 
 -- name: make_ready
@@ -108,14 +111,19 @@ SELECT e.id, e.namespace, e.type, e.payload, e.created_at, e.priority, e.root_ev
 DELETE FROM ready WHERE consumer_id = ? AND priority = ? AND created_at = ? AND event_id = ?;
 
 -- name: upsert_claim
+-- With ?8 and ?9 the first attempt is started by the same stroke.
 INSERT INTO event_claims(event_id, handler_id, session_id, claimed_at, lease_until, available_at,
-                         consumer_id, lease_token, due_at)
-VALUES (?1, ?2, ?3, ?4, ?5, ?4, ?6, ?7, ?5)
+                         consumer_id, lease_token, due_at, read_commit, started_at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?4, ?6, ?7, ?5, ?8, ?9)
     ON CONFLICT (event_id, handler_id) DO UPDATE SET
        session_id = excluded.session_id, claimed_at = excluded.claimed_at,
        lease_until = excluded.lease_until, available_at = excluded.available_at,
        consumer_id = excluded.consumer_id, lease_token = excluded.lease_token,
-       due_at = excluded.due_at, read_commit = NULL, started_at = NULL;
+       due_at = excluded.due_at, read_commit = excluded.read_commit,
+       started_at = excluded.started_at;
+
+-- name: last_commit
+SELECT COALESCE(MAX(id), 0) FROM commits;
 
 -- name: fence
 -- The one question before anything is written in the name of a claim.
@@ -126,13 +134,21 @@ SELECT 1 FROM event_claims
 -- name: start
 UPDATE event_claims
    SET read_commit = (SELECT COALESCE(MAX(id), 0) FROM commits), started_at = :now,
-       lease_until = :lease_until, due_at = :lease_until
+       lease_until = :lease_until, due_at = :lease_until, available_at = :now
+ WHERE handler_id = :handler_id AND event_id IN (SELECT value FROM json_each(:ids))
+   AND lease_token = :token AND ack_at IS NULL AND dead_lettered_at IS NULL AND lease_until > :now
+RETURNING event_id;
+
+-- name: start_within_lease
+-- The same where the lease is as good as new: it stays, and so does its place in the index.
+UPDATE event_claims
+   SET read_commit = (SELECT COALESCE(MAX(id), 0) FROM commits), started_at = :now
  WHERE handler_id = :handler_id AND event_id IN (SELECT value FROM json_each(:ids))
    AND lease_token = :token AND ack_at IS NULL AND dead_lettered_at IS NULL AND lease_until > :now
 RETURNING event_id;
 
 -- name: renew
-UPDATE event_claims SET lease_until = :lease_until, due_at = :lease_until
+UPDATE event_claims SET lease_until = :lease_until, due_at = :lease_until, available_at = :now
  WHERE handler_id = :handler_id AND event_id IN (SELECT value FROM json_each(:ids))
    AND lease_token = :token AND ack_at IS NULL AND dead_lettered_at IS NULL AND lease_until > :now
 RETURNING event_id;
@@ -145,7 +161,8 @@ RETURNING event_id;
 
 -- name: abandon
 -- Handed back without a mark against it; `make_ready` follows.
-UPDATE event_claims SET lease_until = :now, available_at = :now, due_at = NULL, read_commit = NULL,
+UPDATE event_claims SET lease_until = :now, available_at = :now, due_at = NULL,
+       lease_token = NULL, read_commit = NULL,
        started_at = NULL
  WHERE handler_id = :handler_id AND event_id IN (SELECT value FROM json_each(:ids))
    AND lease_token = :token AND ack_at IS NULL AND dead_lettered_at IS NULL AND lease_until > :now
@@ -157,7 +174,8 @@ SELECT attempts, read_commit, started_at, lease_token, consumer_id, lease_until 
  WHERE event_id = :event_id AND handler_id = :handler_id
    AND (:session_id IS NULL OR session_id = :session_id)
    AND (:token IS NULL OR lease_token = :token)
-   AND ack_at IS NULL AND dead_lettered_at IS NULL AND lease_until > :now;
+   AND lease_token IS NOT NULL AND ack_at IS NULL AND dead_lettered_at IS NULL
+   AND lease_until > :now;
 
 -- name: lock_claim
 -- The same before it is changed. SQLite has nothing to lock: nobody else writes.
@@ -165,17 +183,19 @@ SELECT attempts, read_commit, started_at, lease_token, consumer_id, lease_until 
  WHERE event_id = :event_id AND handler_id = :handler_id
    AND (:session_id IS NULL OR session_id = :session_id)
    AND (:token IS NULL OR lease_token = :token)
-   AND ack_at IS NULL AND dead_lettered_at IS NULL AND lease_until > :now;
+   AND lease_token IS NOT NULL AND ack_at IS NULL AND dead_lettered_at IS NULL
+   AND lease_until > :now;
 
 -- name: release
 UPDATE event_claims
    SET attempts = :attempts, lease_until = :now, available_at = :available_at,
-       due_at = :available_at, last_error = :error
+       due_at = :available_at, lease_token = NULL, last_error = :error
  WHERE event_id = :event_id AND handler_id = :handler_id;
 
 -- name: bury
 UPDATE event_claims
    SET attempts = :attempts, lease_until = :now, available_at = :now, due_at = NULL,
+       lease_token = NULL,
        last_error = :error, dead_lettered_at = :now
  WHERE event_id = :event_id AND handler_id = :handler_id;
 

@@ -1,3 +1,9 @@
+-- name: gate
+-- What every write transaction asks first: who holds the lease, and which schemas there are.
+SELECT (SELECT owner_id FROM locks
+         WHERE lock_name = 'ontology_write' AND expires_at > ?1 AND owner_id <> ?2),
+       (SELECT MAX(id) FROM schema_versions);
+
 -- name: holder
 -- Whoever else holds the lease at this moment.
 SELECT owner_id FROM locks

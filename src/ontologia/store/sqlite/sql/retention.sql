@@ -37,7 +37,7 @@ SELECT c.name, c.last_seen_at FROM subscriptions s JOIN consumers c ON c.id = s.
 -- Which of these events no session is working on.
 SELECT e.value FROM json_each(:ids) e
  WHERE NOT EXISTS (SELECT 1 FROM event_claims k
-                    WHERE k.event_id = e.value AND k.lease_until > :now
+                    WHERE k.event_id = e.value AND k.lease_until > :now AND k.lease_token IS NOT NULL
                       AND k.ack_at IS NULL AND k.dead_lettered_at IS NULL);
 
 -- name: delete_ready_of

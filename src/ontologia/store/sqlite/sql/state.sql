@@ -9,6 +9,14 @@ SELECT k.value, json(e.fields), e.schema_version_id
   FROM json_each(:keys) AS k
  CROSS JOIN entity_latest AS e ON e.entity_type = :type AND e.entity_key = k.value;
 
+-- name: current_entity
+-- The same for one entity: a seek, without making a table of a list.
+SELECT json(fields), schema_version_id FROM entity_latest WHERE entity_type = ? AND entity_key = ?;
+
+-- name: current_relation
+SELECT json(fields), schema_version_id FROM relation_latest
+ WHERE relation_type = ? AND left_key = ? AND right_key = ? AND instance_key = ?;
+
 -- name: current_relations
 -- The same for relations; each element of :keys is a list of left, right and instance key.
 SELECT r.left_key, r.right_key, r.instance_key, json(r.fields), r.schema_version_id
@@ -40,6 +48,20 @@ VALUES (?, ?, ?, ?, ?);
 INSERT INTO relation_history(relation_type, left_key, right_key, instance_key, fields_json,
                              commit_id, schema_version_id)
 VALUES (?, ?, ?, ?, ?, ?, ?);
+
+-- name: set_latest_entity
+-- For a few rows: the fields are at hand, so they are not read again.
+INSERT INTO entity_latest(entity_type, entity_key, fields, commit_id, schema_version_id)
+VALUES (?, ?, jsonb(?), ?, ?)
+    ON CONFLICT DO UPDATE SET commit_id = excluded.commit_id, fields = excluded.fields,
+                              schema_version_id = excluded.schema_version_id;
+
+-- name: set_latest_relation
+INSERT INTO relation_latest(relation_type, left_key, right_key, instance_key, fields, commit_id,
+                            schema_version_id)
+VALUES (?, ?, ?, ?, jsonb(?), ?, ?)
+    ON CONFLICT DO UPDATE SET commit_id = excluded.commit_id, fields = excluded.fields,
+                              schema_version_id = excluded.schema_version_id;
 
 -- name: update_latest_entities
 -- What commit :commit_id wrote becomes current. In the order of the keys, as they were inserted,
