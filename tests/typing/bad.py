@@ -5,7 +5,20 @@ Each line that ends in the mark is wrong, and both checkers say so; no other lin
 
 from __future__ import annotations
 
-from ontologia import Entity, Field, OntologiaConfig, Relation, Session, left, right
+from ontologia import (
+    Entity,
+    Event,
+    Field,
+    HandlerContext,
+    OntologiaConfig,
+    Relation,
+    Retry,
+    Schedule,
+    Session,
+    left,
+    on_event,
+    right,
+)
 from ontologia.query import avg, count
 
 
@@ -108,3 +121,100 @@ def sessions(session: Session) -> None:
     session.list_commits(5)  # E
     OntologiaConfig(5)  # E
     del number
+
+
+class OrderPlaced(Event):
+    order_id: Field[str]
+    total: Field[float] = Field(default=0.0)
+
+
+class Cleanup(Event):
+    days: Field[int] = 90  # E
+    priority: str = "high"  # E
+
+
+def events() -> None:
+    OrderPlaced()  # E
+    OrderPlaced(order_id=5)  # E
+    OrderPlaced(order_id="o1", total="9.5")  # E
+    OrderPlaced(order_id="o1", totl=9.5)  # E
+    OrderPlaced("o1")  # E
+    OrderPlaced(order_id="o1", id="e1")  # E
+    OrderPlaced(order_id="o1", priority="high")  # E
+    OrderPlaced(order_id="o1").unknown  # E
+    OrderPlaced.model_validate("o1")  # E
+
+
+@on_event(OrderPlaced)
+def mistaken(ctx: HandlerContext[OrderPlaced]) -> None:
+    ctx.event.unknown  # E
+    ctx.event.order_id + 1  # E
+    number: int = ctx.event.order_id  # E
+    ctx.event = OrderPlaced(order_id="o2")  # E
+    ctx.emit(Product(sku="p1", price=1.0))  # E
+    ctx.emit("order.placed")  # E
+    ctx.emit(OrderPlaced)  # E
+    ctx.emit(OrderPlaced(order_id="o2"), delay="1h")  # E
+    ctx.emit(OrderPlaced(order_id="o2"), dedup_key=5)  # E
+    ctx.commit(event=Product(sku="p1", price=1.0))  # E
+    ctx.commit(OrderPlaced(order_id="o2"))  # E
+    ctx.ensure(OrderPlaced.order_id)  # E
+    ctx.add_commit_meta("by", 5)  # E
+    ctx.renew("5")  # E
+    ctx.acknowledge()  # E
+    del number
+    raise Retry("later")  # E
+
+
+@on_event(OrderPlaced)  # E
+def of_another_event(ctx: HandlerContext[Cleanup]) -> None:
+    del ctx
+
+
+@on_event(OrderPlaced)  # E
+async def of_another_event_async(ctx: HandlerContext[Cleanup]) -> None:
+    del ctx
+
+
+@on_event(OrderPlaced)  # E
+def that_returns(ctx: HandlerContext[OrderPlaced]) -> str:
+    return ctx.event.order_id
+
+
+@on_event(OrderPlaced)  # E
+def without_context() -> None:
+    pass
+
+
+@on_event("order.placed")  # E
+def of_a_name(ctx: HandlerContext[OrderPlaced]) -> None:
+    del ctx
+
+
+@on_event(Customer)  # E
+def of_an_entity(ctx: HandlerContext[OrderPlaced]) -> None:
+    del ctx
+
+
+@on_event(OrderPlaced, priority="high")  # E
+async def of_wrong_priority(ctx: HandlerContext[OrderPlaced]) -> None:
+    ctx.event.unknown  # E
+
+
+def running(session: Session) -> None:
+    session.run(mistaken)  # E
+    session.run([mistaken], workers="4")  # E
+    session.run([mistaken], start="later")  # E
+    session.run([mistaken], schedules=[OrderPlaced(order_id="o1")])  # E
+    session.run(["mistaken"])  # E
+    session.commit(event=Customer(id="c1", name="Ada"))  # E
+    session.commit(event="order.placed")  # E
+    session.commit(event=OrderPlaced(order_id="o1"), at="tomorrow")  # E
+    session.defer(Customer(id="c1", name="Ada"), delay=5)  # E
+    session.cancel_deferred("1")  # E
+    session.add_schedule(OrderPlaced(order_id="o1"))  # E
+    session.event_store.enqueue("order.placed", "default")  # E
+    session.event_store.cleanup_events("default", "7d")  # E
+    Schedule(event=OrderPlaced, cron="0 2 * * *")  # E
+    Schedule(cron="0 2 * * *")  # E
+    Schedule(event=OrderPlaced(order_id="o1"), cron=5)  # E

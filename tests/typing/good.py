@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
 from typing import Any, assert_type
 
-from ontologia import Entity, Field, Relation, Session, left, right
+from ontologia import (
+    Discard,
+    Entity,
+    Event,
+    EventDeadLetter,
+    EventStore,
+    Field,
+    HandlerContext,
+    Relation,
+    Retry,
+    Schedule,
+    Session,
+    left,
+    on_event,
+    right,
+)
 from ontologia.migration import MigrationPreview, MigrationResult
 from ontologia.query import Condition, Expr, Path, count, sum
 from ontologia.runtime.delta import Delta
@@ -77,3 +93,94 @@ def commits(session: Session) -> None:
     assert_type(session.migrate(), MigrationPreview)
     assert_type(session.migrate(dry_run=False, force=True), MigrationResult)
     assert_type(session.head, int)
+
+
+class OrderPlaced(Event):
+    order_id: Field[str]
+    total: Field[float] = Field(default=0.0)
+    placed_at: Field[datetime | None] = Field(default=None)
+
+
+class ReceiptDue(Event):
+    order_id: Field[str]
+    priority: int = 200
+
+
+class Cleanup(Event):
+    pass
+
+
+def events() -> None:
+    placed = OrderPlaced(order_id="o1", total=9.5, priority=50)
+    assert_type(placed.order_id, str)
+    assert_type(placed.total, float)
+    assert_type(placed.placed_at, datetime | None)
+    assert_type(placed.priority, int)
+    assert_type(placed.id, str | None)
+    assert_type(placed.created_at, str | None)
+    assert_type(placed.root_event_id, str | None)
+    assert_type(placed.chain_depth, int)
+    assert_type(placed.model_dump(), dict[str, Any])
+    assert_type(OrderPlaced.model_validate({"order_id": "o1"}), OrderPlaced)
+    assert_type(OrderPlaced.__event_type__, str)
+
+
+@on_event(OrderPlaced)
+def charge(ctx: HandlerContext[OrderPlaced]) -> None:
+    assert_type(ctx.event, OrderPlaced)
+    assert_type(ctx.event.order_id, str)
+    assert_type(ctx.session, Session)
+    assert_type(ctx.attempt, int)
+    assert_type(ctx.lease_until, datetime)
+    assert_type(ctx.commit_id, int | None)
+    ctx.ensure(Product(sku=ctx.event.order_id, price=ctx.event.total))
+    ctx.delete(ctx.query().entities(Product).collect())
+    assert_type(ctx.discard(), int)
+    ctx.add_commit_meta("by", "charge")
+    ctx.emit(ReceiptDue(order_id=ctx.event.order_id), delay=timedelta(hours=1), dedup_key="o1")
+    ctx.renew()
+    assert_type(ctx.commit(event=Cleanup(), delay=5, expected_head=3), int | None)
+
+
+@on_event(OrderPlaced, priority=200, name="shop.charge")
+async def charge_async(ctx: HandlerContext[OrderPlaced]) -> None:
+    assert_type(ctx.event.order_id, str)
+    if ctx.attempt > 3:
+        raise Discard("the till is closed")
+    raise Retry("the till is busy", after=timedelta(seconds=5))
+
+
+@on_event(EventDeadLetter)
+def alert(ctx: HandlerContext[EventDeadLetter]) -> None:
+    assert_type(ctx.event.last_error, str)
+    assert_type(ctx.event.attempts, int)
+
+
+@on_event(ReceiptDue)
+def of_any_event(ctx: HandlerContext[Event]) -> None:
+    assert_type(ctx.event.id, str | None)
+
+
+def running(session: Session, at: datetime) -> None:
+    # A decorated function is what it was before: it can be called, awaited and tested as such.
+    plain: Callable[[HandlerContext[OrderPlaced]], None] = charge
+    waiting: Callable[[HandlerContext[OrderPlaced]], Awaitable[None]] = charge_async
+    schedule = Schedule(event=Cleanup(), cron="0 2 * * *", tz="Europe/Berlin")
+    session.run([charge, charge_async, alert], schedules=[schedule], workers=4, start="now")
+    session.run([plain, waiting], max_iterations=1)
+    assert_type(session.commit(event=OrderPlaced(order_id="o1"), at=at, dedup_key="o1"), int | None)
+    assert_type(session.defer(Cleanup(), delay=timedelta(days=1)), int | None)
+    assert_type(session.cancel_deferred(5), bool)
+    session.add_schedule(schedule)
+    assert_type(session.remove_schedule(schedule), bool)
+    session.stop()
+
+
+def storing(session: Session) -> None:
+    store: EventStore = session.event_store
+    store.enqueue(Cleanup(), "default")
+    assert_type(store.claim("default", "h", "s", ["cleanup"], 10, 30_000), list[Event])
+    assert_type(session.event_store.list_events("default"), list[dict[str, Any]])
+    assert_type(session.event_store.inspect_event("e1"), dict[str, Any] | None)
+    assert_type(session.event_store.cleanup_events("default", timedelta(days=7)), int)
+    assert_type(session.event_store.check(), list[str])

@@ -7,7 +7,10 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib.resources import files
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 BAD = ROOT / "tests/typing/bad.py"
@@ -30,6 +33,28 @@ def _amiss(reported):
     return [text[number - 1].strip() for number in sorted(_marked() ^ reported)]
 
 
+@pytest.mark.req("ONT-204")
+def test_the_package_says_that_it_is_typed():
+    assert files("ontologia").joinpath("py.typed").is_file()
+
+
+@pytest.mark.req("ONT-030", "ONT-204")
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        "ctx.event.unknown  # E",
+        "OrderPlaced(order_id=5)  # E",
+        'OrderPlaced(order_id="o1", totl=9.5)  # E',
+        'ctx.emit(Product(sku="p1", price=1.0))  # E',
+        "@on_event(OrderPlaced)  # E\ndef of_another_event(ctx: HandlerContext[Cleanup])",
+        "@on_event(OrderPlaced)  # E\nasync def of_another_event_async(ctx: HandlerContext[Cleanup])",
+    ],
+)
+def test_the_mistakes_one_makes_with_events_are_marked(mistake):
+    assert mistake in BAD.read_text()
+
+
+@pytest.mark.req("ONT-030", "ONT-204")
 def test_mypy_reports_exactly_the_marked_lines():
     done = _run("mypy", "--no-error-summary", "--hide-error-context", str(BAD))
 
@@ -38,6 +63,7 @@ def test_mypy_reports_exactly_the_marked_lines():
     assert _amiss(found) == []
 
 
+@pytest.mark.req("ONT-030", "ONT-204")
 def test_pyright_reports_exactly_the_marked_lines(tmp_path):
     settings = {
         "typeCheckingMode": "strict",

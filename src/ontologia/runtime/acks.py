@@ -23,6 +23,7 @@ class Acks:
         self._wake = wake
         self._done: list[Done] = []
         self._lock = threading.Lock()
+        self._writing = threading.Lock()
         self._oldest = 0.0
 
     def add(self, done: Done) -> None:
@@ -41,17 +42,21 @@ class Acks:
             return self._oldest + GATHER - time.monotonic() if self._done else None
 
     def flush(self, starting: Sequence[Claim] = (), lease_ms: float = 0) -> None:
-        """Write what there is, and start these claims, in one soft transaction."""
-        with self._lock:
-            done, self._done = self._done, []
-        if not done and not starting:
-            return
-        try:
-            lost, announced = self._claims.settle(done, starting, lease_ms)
-        except BaseException:
+        """Write what there is, and start these claims, in one soft transaction.
+
+        When it returns, whatever was added before is written, by this thread or another.
+        """
+        with self._writing:
             with self._lock:
-                self._done = done + self._done  # nothing was written: it can be tried again
-            raise
+                done, self._done = self._done, []
+            if not done and not starting:
+                return
+            try:
+                lost, announced = self._claims.settle(done, starting, lease_ms)
+            except BaseException:
+                with self._lock:
+                    self._done = done + self._done  # nothing was written: it can be tried again
+                raise
         for claim in lost:
             log.warning(
                 "event %s: %s was done after its lease had run out; it is delivered again",

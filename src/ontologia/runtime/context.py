@@ -117,7 +117,7 @@ class HandlerContext(Generic[E_co]):
         announcement = self._session._commits.announcement(
             event,
             self._session.namespace,
-            self.lineage(),
+            self._lineage(),
             delay=delay,
             at=at,
             dedup_key=dedup_key,
@@ -126,7 +126,7 @@ class HandlerContext(Generic[E_co]):
         if dedup_key is not None:
             event.id = self._session._store.events.holder_of(announcement.row) or event.id
 
-    def lineage(self) -> Lineage:
+    def _lineage(self) -> Lineage:
         """Where an event comes from that this handler announces."""
         row = self._claim.event
         return child_of(
@@ -170,7 +170,7 @@ class HandlerContext(Generic[E_co]):
             self._session._commits.announcement(
                 event,
                 self._session.namespace,
-                self.lineage(),
+                self._lineage(),
                 delay=delay,
                 at=at,
                 dedup_key=dedup_key,

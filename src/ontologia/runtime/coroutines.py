@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import threading
 from collections.abc import Awaitable
 from concurrent.futures import Future
@@ -28,6 +29,8 @@ class Coroutines:
         self._running.add(future)
         try:
             future.result()
+        except concurrent.futures.CancelledError:
+            raise asyncio.CancelledError from None  # the word for it that handlers know
         except BaseException:
             future.cancel()
             raise

@@ -114,13 +114,14 @@ class EventLoop:
         budget = self._config.max_events_per_iteration
         while not self._stop.is_set():
             self._session._scheduler.fire_due()
+            quiet = self._feed.empty()  # asked first: what ends later may announce something
             claimed, peek = self._pass(budget)
             budget -= claimed
             if budget <= 0:
                 return True, None
             if claimed or self._stop.is_set():
                 continue
-            if self._feed.empty():
+            if quiet:
                 return False, peek
             self._watch.wait(self._pause(peek))  # workers are busy: until one is free
         return False, None
@@ -137,7 +138,7 @@ class EventLoop:
                 break
             if not self._feed.lacks(handler):
                 continue
-            peek = peek or self._events.claims.peek(each.id for each in self._consumers.values())
+            peek = peek or self._peek()
             consumer = self._consumers[handler.id]
             if consumer.id not in peek.claimable:
                 continue
@@ -148,6 +149,13 @@ class EventLoop:
                 self._feed.add(handler, claims)
                 self._run_waiting()
         return claimed, peek
+
+    def _peek(self) -> Peek:
+        peek = self._events.claims.peek(each.id for each in self._consumers.values())
+        if peek.gone:  # somebody took this session for dead and forgot its consumers
+            self._register_consumers()
+            return self._events.claims.peek(each.id for each in self._consumers.values())
+        return peek
 
     def _claim(self, handler: Handler, consumer: Consumer, budget: int) -> list[Claim]:
         return self._events.claims.claim(
@@ -305,17 +313,21 @@ class EventLoop:
         session = self._session
         names = [handler.id for handler in self._handlers]
         session._register(consumers=names)
-        for handler in self._handlers:
-            self._consumers[handler.id] = self._events.consumers.register(
-                session.namespace,
-                handler.id,
-                [handler.event_type],
-                session_id=session.session_id,
-                start=self._start,
-            )
+        self._register_consumers()
         self._beat()
         session._scheduler.restart()
         log.info("session %s runs %d handlers", session.session_id, len(self._handlers))
+
+    def _register_consumers(self) -> None:
+        for handler in self._handlers:
+            self._consumers[handler.id] = self._events.consumers.register(
+                self._session.namespace,
+                handler.id,
+                [handler.event_type],
+                session_id=self._session.session_id,
+                start=self._start,
+                afresh=True,
+            )
 
     def _shut_down(self) -> None:
         """Hand back what was not run, write what was, and say goodbye."""

@@ -41,7 +41,6 @@ from ontologia.runtime.context import HandlerContext, active
 from ontologia.runtime.delta import Delta, DeltaMaker, change_type
 from ontologia.runtime.handlers import event_registry, ordered
 from ontologia.runtime.intents import Intents
-from ontologia.runtime.loop import EventLoop
 from ontologia.runtime.reader import Reader
 from ontologia.runtime.scheduler import Scheduler
 from ontologia.schema.entity import Entity
@@ -56,6 +55,7 @@ from ontologia.store.turn import Turn
 
 if TYPE_CHECKING:
     from ontologia.config import OntologiaConfig
+    from ontologia.runtime.loop import EventLoop
 
 log = logging.getLogger(__name__)
 _MOST = 2**63 - 1  # no database counts further
@@ -297,7 +297,7 @@ class Session:
         context = self._handling()
         announcement = self._announcement(
             event,
-            Lineage() if context is None else context.lineage(),
+            Lineage() if context is None else context._lineage(),
             delay=delay,
             at=at,
             dedup_key=dedup_key,
@@ -343,6 +343,8 @@ class Session:
         what was claimed beyond them is handed back at once. EventLoopLimitError if a handler's
         chain of events became too long; database errors end the run as well.
         """
+        from ontologia.runtime.loop import EventLoop  # and asyncio: only for those who run
+
         self._check_open()
         chosen = ordered(handlers)
         registry = event_registry(chosen)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, dataclass_transform
 
 from ontologia.errors import DefinitionError, MetadataUnavailableError
 from ontologia.schema.annotations import is_class_variable, is_field, own_annotations
@@ -30,7 +30,7 @@ class Meta:
     """True for a deletion in `with_history()`; the fields are those before it."""
 
 
-def computed(*, init: bool = False, default: Any = None) -> Any:
+def computed(*, init: Literal[False] = False, default: Any = None) -> Any:
     """An attribute that the store fills: readable and assignable, but no constructor argument."""
     return default
 

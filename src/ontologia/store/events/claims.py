@@ -72,6 +72,8 @@ class Peek(NamedTuple):
     """When the next claim comes due."""
     next_fire: float | None
     """When the next deferred event is announced."""
+    gone: set[int]
+    """Consumers that somebody has forgotten."""
 
 
 class Done(NamedTuple):
@@ -116,7 +118,8 @@ class Claims:
         running = [row for row in rows if not row[3]]
         claimable = {row[0] for row in running if fresh or row[1] or (row[2] and row[2] <= now)}
         waiting = [row[2] for row in running if row[2] and row[2] > now]
-        return Peek(claimable, min(waiting, default=None), next_fire)
+        gone = {row[0] for row in rows if row[3] is None}
+        return Peek(claimable, min(waiting, default=None), next_fire, gone)
 
     # -- claim ------------------------------------------------------------------------------
 

@@ -43,15 +43,17 @@ class Consumers:
         *,
         session_id: str = "",
         start: Start = "retained",
+        afresh: bool = False,
     ) -> Consumer:
         """Make sure that a consumer is subscribed to these types; types are only ever added.
 
         What is retained of a type that is added becomes ready for it, or is taken for done if it
-        starts now. What this process has registered before costs nothing.
+        starts now. What this process has registered before costs nothing; `afresh` looks whether
+        it is still so.
         """
         wanted = frozenset(types)
         known = self._known.get((namespace, name))
-        if known is not None and wanted <= known[1]:
+        if known is not None and wanted <= known[1] and not afresh:
             return known[0]
         if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME:
             raise HandlerError(
@@ -135,13 +137,14 @@ class Consumers:
         ConsumerBusyError while a live session runs it. What it finished stays on record.
         """
         place = {"namespace": namespace, "name": name}
-        since = to_text(self._clock.now() - self._ttl)
+        now = self._clock.now()
+        times = {"since": to_text(now - self._ttl), "now": to_text(now)}
         with self._database.write() as tx:
             tx.hand_out_turn(wait=True)
             found = tx.one(self._sql["get_consumer"], place)
             if found is None:
                 return False
-            holders = tx.all(self._sql["holders"], {**place, "since": since})
+            holders = tx.all(self._sql["holders"], {**place, **times, "consumer_id": found[0]})
             if holders:
                 raise ConsumerBusyError(name, namespace, [row[0] for row in holders])
             for step in ("ready", "waiting", "subscriptions", "consumer"):

@@ -96,7 +96,11 @@ class SqlEventStore:
             return []
         classes = {each: _class_of(each) for each in event_types}
         consumer = self.consumers.register(namespace, handler_id, event_types)
-        if consumer.id not in self.claims.peek([consumer.id]).claimable:
+        peek = self.claims.peek([consumer.id])
+        if peek.gone:
+            consumer = self.consumers.register(namespace, handler_id, event_types, afresh=True)
+            peek = self.claims.peek([consumer.id])
+        if consumer.id not in peek.claimable:
             return []
         claims = self.claims.claim(
             consumer,

@@ -166,8 +166,9 @@ CREATE TABLE IF NOT EXISTS incoming (
     seq INTEGER PRIMARY KEY,
     event_id TEXT NOT NULL
 );
+-- A number is never used again: somebody may still know a forgotten consumer by it.
 CREATE TABLE IF NOT EXISTS consumers (
-    id INTEGER PRIMARY KEY,
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
     namespace TEXT NOT NULL,
     name TEXT NOT NULL,
     last_seen_at TEXT NOT NULL,

@@ -57,21 +57,21 @@ SELECT c.name, c.last_seen_at, c.paused_at,
   FROM consumers c WHERE c.namespace = :namespace ORDER BY c.name;
 
 -- name: holders
--- The sessions that hold claims of a consumer, or said that they run it, and were seen since.
+-- The live sessions that said they run a consumer, and those that hold claims of it.
 SELECT s.session_id FROM sessions s
  WHERE s.namespace = :namespace AND s.last_heartbeat >= :since
    AND json_extract(s.metadata, '$.stopped_at') IS NULL
-   AND EXISTS (SELECT 1 FROM json_each(s.metadata, '$.consumers') h WHERE h.value = :name);
+   AND EXISTS (SELECT 1 FROM json_each(s.metadata, '$.consumers') h WHERE h.value = :name)
+UNION
+SELECT session_id FROM event_claims
+ WHERE consumer_id = :consumer_id AND due_at IS NOT NULL AND lease_token IS NOT NULL
+   AND lease_until > :now;
 
 -- name: forget_ready
 DELETE FROM ready WHERE consumer_id = :consumer_id;
 
--- name: forget_claims
--- Open claims go; finished ones stay, as the record of what was done.
-DELETE FROM event_claims WHERE consumer_id = :consumer_id AND due_at IS NOT NULL;
-
 -- name: forget_waiting
--- Claims of earlier attempts whose event is ready again.
+-- What it did not finish; what it did stays, as the record of it.
 DELETE FROM event_claims WHERE consumer_id = :consumer_id
    AND ack_at IS NULL AND dead_lettered_at IS NULL;
 

@@ -1,0 +1,206 @@
+"""What the pages on events say is so."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from datetime import timedelta
+
+import pytest
+
+from ontologia import Discard, Event, Field, HandlerContext, on_event
+from ontologia.delivery.lifecycle import ClaimState
+from ontologia.schema.event import METADATA
+from ontologia.store.events.store import SqlEventStore
+from ontologia.store.protocol import EventStore, TransactionalEventStore
+from tests.docs.test_documentation import DOCS, blocks, public_methods
+from tests.shop import Customer
+
+REFERENCE = (DOCS / "reference/events.md").read_text()
+LIFECYCLE = (DOCS / "lifecycle.md").read_text()
+HANDLERS = DOCS / "howto/handlers.md"
+
+
+class Paid(Event):
+    __event_type__ = "docs.paid"
+    order_id: Field[str]
+
+
+class Shipped(Event):
+    __event_type__ = "docs.shipped"
+    order_id: Field[str]
+
+
+@on_event(Paid, name="book")
+def book(ctx: HandlerContext[Paid]) -> None:
+    ctx.ensure(Customer(id=ctx.event.order_id, name="Ada"))
+    ctx.emit(Shipped(order_id=ctx.event.order_id))
+    ctx.commit()
+
+
+@on_event(Paid, name="fail")
+def fail(ctx: HandlerContext[Paid]) -> None:
+    raise ValueError(f"{ctx.event.order_id} is broken")
+
+
+@on_event(Paid, name="refuse")
+def refuse(ctx: HandlerContext[Paid]) -> None:
+    raise Discard(f"not {ctx.event.order_id}")
+
+
+# -- the reference ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "cls", [HandlerContext, SqlEventStore, EventStore, TransactionalEventStore], ids=str
+)
+def test_every_method_is_documented(cls):
+    missing = [n for n in public_methods(cls) if not re.search(rf"`{n}[(`]", REFERENCE)]
+
+    assert missing == []
+
+
+def test_what_the_store_knows_of_an_event_is_documented():
+    assert [name for name in METADATA if f"`{name}`" not in REFERENCE] == []
+
+
+def test_the_fields_of_every_listing_are_documented_and_no_others(session):
+    session.commit(event=Paid(order_id="o1"))
+    session.run([book, refuse], max_iterations=1)
+    store = session.event_store
+    [first] = [e for e in store.list_events("default") if e["type"] == "docs.paid"]
+
+    for call, rows in {
+        "list_namespaces()": store.list_namespaces(),
+        "list_sessions(namespace)": store.list_sessions("default"),
+        "list_consumers(namespace)": store.list_consumers("default"),
+        "list_events(namespace, limit=100)": store.list_events("default"),
+        "list_dead_letters(namespace, limit=100)": store.list_dead_letters("default"),
+    }.items():
+        [said] = re.findall(rf"^\| `{re.escape(call)}` \| ((?:`\w+` ?)+)", REFERENCE, re.MULTILINE)
+        assert re.findall(r"\w+", said) == list(rows[0]), call
+    shown = store.inspect_event(first["id"])
+    for names in (shown, shown["claims"][0], shown["attempts"][0]):
+        assert [name for name in names if f"`{name}`" not in REFERENCE] == []
+
+
+# -- the life of an event -----------------------------------------------------------------------
+
+
+def test_the_page_on_the_life_of_an_event_names_every_state_and_tables_that_exist(session, sql):
+    named = set(re.findall(r"^\| `(\w+)` \|", LIFECYCLE, re.MULTILINE))
+    there = {row[0] for row in sql("SELECT name FROM sqlite_master WHERE type = 'table'")}
+
+    assert [s for s in ClaimState if s.value.replace("_", "-") not in LIFECYCLE] == []
+    assert len(named) >= 8
+    assert named - there == set()
+
+
+# -- writing handlers ---------------------------------------------------------------------------
+
+
+def test_the_code_on_handlers_runs_from_top_to_bottom(tmp_path):
+    (tmp_path / "page.py").write_text("\n".join(blocks(HANDLERS, "python")))
+
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "page.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.req("ONT-205")
+def test_the_way_from_handlers_of_commits_is_described_with_a_checklist():
+    page = HANDLERS.read_text()
+    before, now = blocks(HANDLERS, "text")[-1], blocks(HANDLERS, "python")[-1]
+
+    for old in ("@on_commit`", "@on_commit_entity(", "@on_schedule(", "Ontology(db_path"):
+        assert re.search(rf"^\| .*{re.escape(old)}.* \| .*\|$", page, re.MULTILINE), old
+    assert "@on_commit_entity" in before
+    assert all(word in now for word in ("class UserUpdated(Event)", "ctx.commit()", "Schedule("))
+    assert page.count("\n- [ ] ") >= 10
+
+
+@pytest.mark.req("ONT-206")
+@pytest.mark.parametrize(
+    "advice",
+    [
+        *("`ensure` says what should be true", "External effects are yours", "key=f"),
+        *("10 to 50", "10 to 15 s", "100 and more", "The lease is 2 to 3 times your longest"),
+        *("no savepoints", "No events across namespaces", "No history replay"),
+        "No distributed transactions",
+    ],
+)
+def test_rules_tuning_and_non_goals_are_stated(advice):
+    assert advice in HANDLERS.read_text()
+
+
+# -- looking at the database ----------------------------------------------------------------------
+
+
+def test_the_queries_on_events_find_what_they_say(open_session, sql):
+    session = open_session(settings={"clock": None})  # SQL's now is the machine's
+    queries = {query.splitlines()[0]: query for query in blocks(DOCS / "howto/diagnose.md", "sql")}
+
+    def ask(what):
+        [query] = [query for title, query in queries.items() if what in title]
+        return sql(query)
+
+    session.commit(event=Paid(order_id="o1"))
+    session.run([book], max_iterations=1)
+    assert ask("the last event's chain") == [
+        [0, "docs.paid", None, 1, "book"],
+        [1, "docs.shipped", "book", None, None],
+    ]
+    session.run([fail, refuse], max_iterations=1)
+    session.commit(event=Paid(order_id="o2"))
+    assert ask("no session has looked at") == [[1]]
+    store = session.event_store
+    [taken] = store.claim("default", "other", session.session_id, ["docs.paid"], 1, 60_000)
+    session.defer(Shipped(order_id="o3"), delay=timedelta(hours=1), dedup_key="o3")
+    store.register_session("ghost", "default", {"hostname": "h1", "pid": 7})
+    sql("UPDATE sessions SET last_heartbeat = '2026' WHERE session_id = 'ghost'", "SELECT 1")
+
+    assert taken.order_id == "o1"
+    assert sorted(ask("what waits for whom")) == [
+        ["default", "book", 0, 1, 0, 0],
+        ["default", "fail", 0, 1, 0, 1],
+        ["default", "other", 0, 1, 1, 0],
+        ["default", "refuse", 0, 1, 0, 0],
+    ]
+    assert sorted(row[1::2] for row in ask("the oldest unclaimed")) == [
+        ["book", 1],
+        ["fail", 1],
+        ["other", 1],
+        ["refuse", 1],
+    ]
+    [failing] = ask("what fails now")
+    assert (failing[0], failing[3], failing[5]) == ("fail", 1, "ValueError: o1 is broken")
+    [letters] = ask("dead letters by error")
+    assert letters[:5] == ["default", "refuse", "docs.paid", "not o1", 1]
+    assert sorted(ask("nobody subscribes to")) == [
+        ["default", "docs.shipped", 1],
+        ["default", "event.dead_letter", 1],
+    ]
+    [later] = ask("what is announced later")
+    assert (later[2], later[4]) == ("docs.shipped", "o3")
+    assert [row[0] for row in ask("they died")] == ["ghost"]
+    assert ask("an open claim that is neither") == []
+    assert store.check() == []
+
+
+def test_the_query_for_stuck_claims_finds_one(session, sql):
+    session.commit(event=Paid(order_id="o1"))
+    session.run([fail], max_iterations=1)
+    [query] = [
+        q for q in blocks(DOCS / "howto/diagnose.md", "sql") if "an open claim that is neither" in q
+    ]
+
+    sql("UPDATE event_claims SET due_at = NULL", "SELECT 1")
+
+    assert [row[1] for row in sql(query)] == ["fail"]
