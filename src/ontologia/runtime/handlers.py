@@ -47,6 +47,8 @@ def on_event(
             f"on_event takes an Event class, got {event_cls!r}; handlers for names and commands "
             f"are made with ontologia.commands.api.on_event"
         )
+    if event_cls.__shape__.abstract:
+        raise TypeError(f"{event_cls.__name__} is abstract: no event of exactly that class exists")
     if isinstance(priority, bool) or not isinstance(priority, int):
         raise TypeError(f"priority is a whole number, got {priority!r}")
     if name is not None and (not isinstance(name, str) or not name):

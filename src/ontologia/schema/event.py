@@ -44,6 +44,8 @@ class Event(SchemaObject):
     if not TYPE_CHECKING:
 
         def __init__(self, /, *positional: Any, priority: int | None = None, **values: Any) -> None:
+            if type(self) is Event:
+                raise TypeError("Event is the base of event classes; define one with its fields")
             if positional:
                 SchemaObject.__init__(self, *positional)
             fields = type(self).__shape__.checked(values)

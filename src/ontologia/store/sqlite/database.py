@@ -67,6 +67,26 @@ class Tx:
         return self.connection.last_insert_rowid()
 
 
+class ChangeCounter:
+    """A connection of its own that sees whether others have written. One thread uses it."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+        self._seen = self._version()
+
+    def _version(self) -> int:
+        return int(self._connection.pragma("data_version"))
+
+    def changed(self) -> bool:
+        """Whether any other connection has committed since the last call."""
+        before, self._seen = self._seen, self._version()
+        return before != self._seen
+
+    def close(self) -> None:
+        """Give up the connection."""
+        self._connection.close()
+
+
 class Database:
     """An opened file. Any thread may use it; a forked child may not."""
 
@@ -84,7 +104,6 @@ class Database:
         self._durable: bool | None = None
         self._turn = Turn()
         self._readers: list[apsw.Connection] = []
-        self._watchers: list[apsw.Connection] = []
         with self._translating():
             self._writer = self._connect(self._busy)
         self._tx = Tx(self._writer)
@@ -165,22 +184,12 @@ class Database:
         finally:
             self._return_reader(reader)
 
-    def change_counter(self) -> Callable[[], int] | None:
-        """A number that is another one after every commit of anybody; None if nobody else can.
-
-        The connection behind it is its own, closed with the database.
-        """
+    def change_counter(self) -> ChangeCounter | None:
+        """Tells whether anybody has committed since; None if nobody else can."""
         if self.in_memory:
             return None
         self._check_usable()
-        watcher = self._new_reader()
-        self._watchers.append(watcher)
-
-        def data_version() -> int:
-            self._check_usable()
-            return int(watcher.pragma("data_version"))
-
-        return data_version
+        return ChangeCounter(self._new_reader())
 
     def _take_reader(self) -> apsw.Connection:
         try:
@@ -207,8 +216,6 @@ class Database:
             self._closed = True
             if os.getpid() == self._pid:  # a forked child must leave its parent's files alone
                 self._close_readers()
-                for watcher in self._watchers:
-                    watcher.close()
                 self._writer.close()
 
     def _close_readers(self) -> None:

@@ -11,11 +11,15 @@ from __future__ import annotations
 import ctypes
 import os
 import select
+import socket
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from ontologia.store.sqlite.database import ChangeCounter
 
 _IN_MODIFY = 0x2
 _STEPS = (0.0002, 0.0003, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128)
@@ -34,43 +38,48 @@ def wake_all(path: str) -> None:
 class Watch:
     """One waiter on one file. `wake` may be called from any thread and from a signal handler."""
 
-    def __init__(self, path: str, data_version: Callable[[], int] | None) -> None:
+    def __init__(self, path: str, counter: ChangeCounter | None) -> None:
         self._path = path
-        self._data_version = data_version
-        self._reading, self._writing = os.pipe()
-        os.set_blocking(self._reading, False)
-        os.set_blocking(self._writing, False)
-        self._log = _watch_file(f"{path}-wal") if data_version is not None else None
-        self._seen = 0 if data_version is None else data_version()
+        self._counter = counter
+        # Sockets and not a pipe: some systems can wait for nothing else.
+        self._woken, self._waking = socket.socketpair()
+        self._woken.setblocking(False)
+        self._waking.setblocking(False)
+        self._log = None if counter is None else _watch_file(f"{path}-wal")
         self._closed = False
         with _watches_lock:
             _watches.setdefault(path, weakref.WeakSet()).add(self)
 
     def wake(self) -> None:
         """End the wait, or the next one if nobody waits."""
-        try:
-            os.write(self._writing, b"x")
-        except (BlockingIOError, OSError):
-            return  # woken already, or closed
+        with suppress(OSError):  # woken a thousand times already, or closed
+            self._waking.send(b"x")
 
     def wait(self, seconds: float) -> bool:
         """Wait until woken, until another connection has written, or for this long; whether woken."""
         deadline = time.monotonic() + seconds
+        if self._counter is not None and self._log is None:
+            return self._poll(deadline)
+        files: list[Any] = [self._woken] if self._log is None else [self._woken, self._log]
         while True:
-            left = max(0.0, deadline - time.monotonic())
-            if self._data_version is not None and self._log is None:
-                return self._poll(deadline)
-            files = [self._reading] if self._log is None else [self._reading, self._log]
-            ready, _, _ = select.select(files, [], [], left)
-            if self._reading in ready:
-                _drain(self._reading)
-                return True
+            ready, _, _ = select.select(files, [], [], max(0.0, deadline - time.monotonic()))
             if not ready:
                 return False
-            if self._log is not None:
-                _drain(self._log)
-                if self._became_visible(deadline):
-                    return True
+            if self._woken in ready:
+                return self._wake_up()
+            self._drain_log()
+            if self._became_visible(deadline):
+                return True
+
+    def _wake_up(self) -> bool:
+        with suppress(BlockingIOError):
+            while len(self._woken.recv(4096)) == 4096:
+                pass
+        return True
+
+    def _woken_within(self, seconds: float) -> bool:
+        ready, _, _ = select.select([self._woken], [], [], seconds)
+        return bool(ready) and self._wake_up()
 
     def _became_visible(self, deadline: float) -> bool:
         """Look until what was just written to the log can be read."""
@@ -79,36 +88,31 @@ class Watch:
                 return True
             if time.monotonic() >= deadline:
                 return False
-            ready, _, _ = select.select([self._reading], [], [], step)
-            if ready:
-                _drain(self._reading)
+            if self._woken_within(step):
                 return True
         return self._changed()
 
     def _poll(self, deadline: float) -> bool:
         step = _POLL_FIRST
         while time.monotonic() < deadline:
-            if self._changed():
-                return True
-            ready, _, _ = select.select([self._reading], [], [], step)
-            if ready:
-                _drain(self._reading)
+            if self._changed() or self._woken_within(step):
                 return True
             step = min(step * 1.2, _POLL_LAST)
         return False
 
     def _changed(self) -> bool:
-        if self._data_version is None:
-            return False
-        now = self._data_version()
-        changed, self._seen = now != self._seen, now
-        return changed
+        return self._counter is not None and self._counter.changed()
 
     def settle(self) -> None:
         """Forget what was written so far: the caller is about to look for itself."""
-        if self._log is not None:
-            _drain(self._log)
+        self._drain_log()
         self._changed()
+
+    def _drain_log(self) -> None:
+        if self._log is not None:
+            with suppress(BlockingIOError):
+                while len(os.read(self._log, 65536)) == 65536:
+                    pass
 
     def close(self) -> None:
         """Stop waiting and give up the file descriptors."""
@@ -118,11 +122,15 @@ class Watch:
                 waiting.discard(self)
                 if not waiting:
                     del _watches[self._path]
-        if not self._closed:
-            self._closed = True
-            for descriptor in (self._reading, self._writing, self._log):
-                if descriptor is not None:
-                    os.close(descriptor)
+        if self._closed:
+            return
+        self._closed = True
+        self._woken.close()
+        self._waking.close()
+        if self._log is not None:
+            os.close(self._log)
+        if self._counter is not None:
+            self._counter.close()
 
 
 def _watch_file(path: str) -> int | None:
@@ -137,11 +145,3 @@ def _watch_file(path: str) -> int | None:
         os.close(descriptor)
         return None
     return descriptor
-
-
-def _drain(descriptor: int) -> None:
-    try:
-        while len(os.read(descriptor, 65536)) == 65536:
-            pass
-    except BlockingIOError:
-        return
