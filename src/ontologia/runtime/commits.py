@@ -48,6 +48,8 @@ class Commits:
         self._config = config
         self._clock = clock
         self._make_indexes = make_indexes
+        self.last = 0
+        """The number of this session's last commit."""
 
     def write(
         self,
@@ -73,6 +75,8 @@ class Commits:
             if changes:
                 commit_id = tx.write_commit(changes, metadata=metadata, versions=versions)
             stored = tx.announce(announcements) if announcements else []
+        if commit_id is not None:
+            self.last = max(self.last, commit_id)
         if announcements:
             self._store.events.wake()
         return Written(commit_id, stored)

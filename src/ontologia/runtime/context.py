@@ -17,12 +17,13 @@ from ontologia.runtime.intents import Intents
 from ontologia.schema.entity import Entity
 from ontologia.schema.event import Event
 from ontologia.schema.relation import Relation
-from ontologia.store.rows import Announcement, Claim
+from ontologia.store.rows import Announcement, Claim, EventRow
 
 if TYPE_CHECKING:
     from ontologia.runtime.session import Session
 
 E_co = TypeVar("E_co", bound=Event, covariant=True)
+_LONGEST_LEASE = 365 * 24 * 3600
 _OWN_METADATA = ("namespace", "session_id", "event_id", "handler_id", "attempt")
 
 active: ContextVar[HandlerContext[Any] | None] = ContextVar("ontologia_handler", default=None)
@@ -122,9 +123,16 @@ class HandlerContext(Generic[E_co]):
             at=at,
             dedup_key=dedup_key,
         )
-        self._emitted.append(announcement)
         if dedup_key is not None:
-            event.id = self._session._store.events.holder_of(announcement.row) or event.id
+            event.id = self._first_with_key(announcement.row)
+        self._emitted.append(announcement)
+
+    def _first_with_key(self, row: EventRow) -> str:
+        """The id of the event that has this one's dedup_key, which may be its own."""
+        for earlier, _ in self._emitted:
+            if (earlier.type, earlier.dedup_key) == (row.type, row.dedup_key):
+                return earlier.id
+        return self._session._store.events.holder_of(row) or row.id
 
     def _lineage(self) -> Lineage:
         """Where an event comes from that this handler announces."""
@@ -222,9 +230,13 @@ class HandlerContext(Generic[E_co]):
         LeaseExpiredError if it is too late. Costs one soft transaction.
         """
         self._check_open()
-        lease_ms = self._session.config.event_claim_lease_ms if seconds is None else seconds * 1000
-        if not lease_ms > 0:
-            raise InvalidValueError(f"seconds must be more than 0, got {seconds!r}")
+        lease_ms: float = self._session.config.event_claim_lease_ms
+        if seconds is not None:
+            if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+                raise InvalidValueError(f"renew takes seconds, got {seconds!r}")
+            if not 0 < seconds <= _LONGEST_LEASE:
+                raise InvalidValueError(f"a lease is more than 0 s and at most a year: {seconds!r}")
+            lease_ms = seconds * 1000
         if self._session._store.events.claims.renew([self._claim], lease_ms):
             raise LeaseExpiredError(self._claim.handler_id, self._claim.event.id)
 

@@ -49,6 +49,8 @@ class Dispatcher:
         event = self._events.decoded(claim, handler.event_cls)
         if event is None:
             return
+        if (claim.read_commit or 0) < self._session._commits.last:
+            claim.read_commit, claim.moved = self._session._commits.last, True
         context = HandlerContext(self._session, claim, event)
         try:
             self._call(handler, context)
@@ -95,6 +97,7 @@ class Dispatcher:
             after_ms=after_ms,
             outcome=outcome,
             final=final,
+            claim=claim,
         )
         what = f"event {claim.event.id} ({claim.event.type}): {claim.handler_id}"
         if verdict is None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ontologia.runtime.handlers import Handler
 from ontologia.store.rows import Claim
 
 LARGEST_GROUP = 16
 _LONG = 3600.0
+_LOOK = 0.05
 _GROUP_TIME = 0.01  # seconds: a group that takes longer is made smaller
 
 
@@ -132,6 +133,13 @@ class Feed:
             self._idle.clear()
             self._changed.notify_all()
             return waiting
+
+    def wait_empty(self, stopped: Callable[[], bool]) -> None:
+        """Wait until nothing waits and nothing runs, or until the run is stopped."""
+        with self._changed:
+            self._awaited = True
+            while (self._idle or self._running) and not stopped():
+                self._changed.wait(_LOOK)
 
     def wait_quiet(self, seconds: float) -> bool:
         """Wait until nothing runs, at most this long; whether that came."""

@@ -57,7 +57,9 @@ def on_event(
     def decorate(function: Callable[[HandlerContext[E]], R]) -> Callable[[HandlerContext[E]], R]:
         if not callable(function):
             raise TypeError(f"on_event decorates a function, got {function!r}")
-        known: Handler | None = vars(function).get(_MARK) if hasattr(function, "__dict__") else None
+        if not hasattr(function, "__dict__"):
+            raise TypeError(f"{function!r} cannot be marked as a handler; wrap it in a function")
+        known: Handler | None = vars(function).get(_MARK)
         if known is not None:
             raise TypeError(
                 f"{known.id} handles {known.event_type} already; write one function for each event"

@@ -104,7 +104,7 @@ class EventLoop:
                 limited, peek = False, None
             done += 1
             if max_iterations is not None and done >= max_iterations:
-                self._feed.wait_quiet(float("inf"))
+                self._feed.wait_empty(self._stop.is_set)
                 self._acks.flush()
                 break
             self._wait(limited, peek, stepped=max_iterations is not None)

@@ -149,6 +149,10 @@ def _checked_type(cls: type[Event], declared: Any) -> str:
 
 
 def _checked_priority(priority: Any) -> int:
-    if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > 2**31:
+    if (
+        isinstance(priority, bool)
+        or not isinstance(priority, int)
+        or not -(2**31) <= priority < 2**31
+    ):
         raise InvalidValueError(f"priority is a whole number of 32 bits, got {priority!r}")
     return priority

@@ -136,6 +136,10 @@ class Claim:
     """Attempts before this one."""
     lease_until: str
     started: bool = False
+    read_commit: int | None = None
+    """The last commit when the attempt began."""
+    moved: bool = False
+    """Whether that is a later one than the start mark says."""
 
 
 class Consumer(NamedTuple):

@@ -232,9 +232,10 @@ class Claims:
             Claim(event, consumer.name, consumer.id, lease.token, attempts, until)
             for event, attempts in self._dialect.take(tx, consumer, types, limit, lease)
         ]
-        if self._dialect.starts:
+        if self._dialect.starts and start:
+            head = tx.one(self._sql["last_commit"])[0]
             for claim in takewhile(lambda each: not each.attempts, claims[:start]):
-                claim.started = True
+                claim.started, claim.read_commit = True, head
         return claims
 
     # -- what a session does with its claims --------------------------------------------------------
@@ -250,8 +251,9 @@ class Claims:
             kept = self._fenced(tx, "start_within_lease", claims, to_text(instant))
         else:
             kept = self._extend(tx, "start", claims, lease_ms)
+        head = tx.one(self._sql["last_commit"])[0]
         for claim in claims:
-            claim.started = claim.event.id in kept
+            claim.started, claim.read_commit = claim.event.id in kept, head
 
     def renew(self, claims: Iterable[Claim], lease_ms: float) -> list[Claim]:
         """Extend leases; those that were lost. One soft transaction."""
@@ -284,6 +286,7 @@ class Claims:
         announced: list[Announcement] = []
         with self._database.write(durable=False) as tx:
             now = to_text(self._clock.now())
+            self._note_beginnings(tx, [item.claim for item in finished])
             acked: set[tuple[str, str]] = set()
             for group in _by_token(item.claim for item in finished):
                 kept = self._fenced(tx, "ack", group, now)
@@ -297,6 +300,12 @@ class Claims:
             if starting:
                 self.start(tx, starting, lease_ms)
         return lost, bool(announced)
+
+    def _note_beginnings(self, tx: Tx, claims: Iterable[Claim]) -> None:
+        """A group is started at once, but what an attempt saw is what was there when it began."""
+        moved = [(c.read_commit, c.event.id, c.handler_id, c.token) for c in claims if c.moved]
+        if moved:
+            tx.many(self._sql["began_at"], moved)
 
     def abandon(self, claims: Iterable[Claim]) -> int:
         """Hand claims back, without a mark against them; how many were still held."""
@@ -352,11 +361,14 @@ class Claims:
         after_ms: float | None = None,
         outcome: str = "failed",
         final: bool = False,
+        claim: Claim | None = None,
     ) -> Verdict | None:
         """End an attempt that did not succeed; None if the claim is not held (any more)."""
         place = {"event_id": event_id, "handler_id": handler_id}
         with self._database.write(durable=False) as tx:
             instant = self._clock.now()
+            if claim is not None:
+                self._note_beginnings(tx, [claim])
             whose = {"session_id": session_id, "token": token, "now": to_text(instant)}
             held = tx.one(self._sql["lock_claim"], place | whose)
             if held is None:

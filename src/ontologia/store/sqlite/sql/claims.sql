@@ -147,6 +147,10 @@ UPDATE event_claims
    AND lease_token = :token AND ack_at IS NULL AND dead_lettered_at IS NULL AND lease_until > :now
 RETURNING event_id;
 
+-- name: began_at
+UPDATE event_claims SET read_commit = ?
+ WHERE event_id = ? AND handler_id = ? AND lease_token = ?;
+
 -- name: renew
 UPDATE event_claims SET lease_until = :lease_until, due_at = :lease_until, available_at = :now
  WHERE handler_id = :handler_id AND event_id IN (SELECT value FROM json_each(:ids))
