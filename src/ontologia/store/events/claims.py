@@ -251,9 +251,9 @@ class Claims:
             kept = self._fenced(tx, "start_within_lease", claims, to_text(instant))
         else:
             kept = self._extend(tx, "start", claims, lease_ms)
-        head = tx.one(self._sql["last_commit"])[0]
         for claim in claims:
-            claim.started, claim.read_commit = claim.event.id in kept, head
+            claim.started = claim.event.id in kept
+            claim.read_commit = kept.get(claim.event.id)
 
     def renew(self, claims: Iterable[Claim], lease_ms: float) -> list[Claim]:
         """Extend leases; those that were lost. One soft transaction."""
@@ -264,7 +264,9 @@ class Claims:
                 lost += [claim for claim in group if claim.event.id not in kept]
         return lost
 
-    def _extend(self, tx: Tx, name: str, claims: Sequence[Claim], lease_ms: float) -> set[str]:
+    def _extend(
+        self, tx: Tx, name: str, claims: Sequence[Claim], lease_ms: float
+    ) -> dict[str, int | None]:
         instant = self._clock.now()
         until = to_text(instant + timedelta(milliseconds=lease_ms))
         kept = self._fenced(tx, name, claims, to_text(instant), lease_until=until)
@@ -333,8 +335,11 @@ class Claims:
 
     def _fenced(
         self, tx: Tx, name: str, claims: Sequence[Claim], now: str, **values: str
-    ) -> set[str]:
-        """Run a fenced statement for claims of one token; the events it changed."""
+    ) -> dict[str, int | None]:
+        """Run a fenced statement for claims of one token; the events it changed.
+
+        With each goes what the statement returns beside it: of a start, the commit it saw.
+        """
         rows = tx.all(
             self._sql[name],
             {
@@ -345,7 +350,7 @@ class Claims:
                 **values,
             },
         )
-        return {row[0] for row in rows}
+        return {row[0]: row[1] if len(row) > 1 else None for row in rows}
 
     # -- when it went wrong -----------------------------------------------------------------------
 

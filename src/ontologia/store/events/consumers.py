@@ -8,13 +8,13 @@ from typing import Any, Literal, TypeAlias
 
 from ontologia import codec
 from ontologia.clock import Clock, to_text
-from ontologia.errors import ConsumerBusyError, HandlerError
+from ontologia.errors import ConsumerBusyError
 from ontologia.store.database import Database, Tx
+from ontologia.store.events import checks
 from ontologia.store.events.claims import ALL_TYPES, Claims
 from ontologia.store.rows import Consumer
 
 Start: TypeAlias = Literal["retained", "now"]
-_LONGEST_NAME = 500
 
 
 class Consumers:
@@ -55,11 +55,7 @@ class Consumers:
         known = self._known.get((namespace, name))
         if known is not None and wanted <= known[1] and not afresh:
             return known[0]
-        if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME:
-            raise HandlerError(
-                f"a consumer's name is text of 1 to {_LONGEST_NAME} characters, got {name!r:.300}"
-            )
-        codec.check(name, "consumer name")
+        checks.name("a consumer's name", name, checks.LONGEST_KEY)
         consumer = self._find(namespace, name, wanted) or self._add(
             namespace, name, wanted, session_id, start
         )
@@ -97,18 +93,18 @@ class Consumers:
             "type": event_type,
             "consumer_id": consumer.id,
         }
-        if not tx.run(self._sql["add_subscription"], place):
-            return
         if start == "now":
             # What is still in `incoming` was announced before, too.
             self._claims.hand_out_all(tx)
+        if not tx.run(self._sql["add_subscription"], place):
+            return
         name = {"name": consumer.name}
-        backfill = "backfill_all" if event_type == ALL_TYPES else "backfill"
-        tx.run(self._sql[backfill], place | name)
         if start == "now":
             now = {"now": to_text(self._clock.now()), "session_id": session_id}
             tx.run(self._sql["skip_retained"], place | name | now)
-            tx.run(self._sql["delete_ready"], place)
+        else:
+            backfill = "backfill_all" if event_type == ALL_TYPES else "backfill"
+            tx.run(self._sql[backfill], place | name)
 
     def seen(self, tx: Tx, ids: Iterable[int]) -> None:
         """Write down that these consumers are being run."""

@@ -17,9 +17,9 @@ from ontologia.errors import InvalidValueError
 from ontologia.ids import Ids
 from ontologia.schema.event import Event, payload_of
 from ontologia.store.database import Tx
+from ontologia.store.events import checks
 from ontologia.store.rows import Announcement, EventRow, Stored
 
-_LONGEST_KEY = 500
 _FAR = 253_402_300_800.0  # the year 10000: no clock goes further
 
 
@@ -49,7 +49,8 @@ class EventLog:
     ) -> EventRow:
         """The event as it will be stored; InvalidValueError if it cannot be."""
         event_type = type(event).__event_type__
-        new_id = id or self._ids.new()
+        new_id = self._ids.new() if id is None else checks.name("an event's id", id)
+        checks.whole("priority", event.priority, -(2**31), 2**31 - 1)
         return EventRow(
             new_id,
             namespace,
@@ -63,13 +64,16 @@ class EventLog:
             lineage.correlation_id or lineage.root_event_id or new_id,
             lineage.causation_id,
             None,
-            _checked_key(event_type, dedup_key),
+            None if dedup_key is None else checks.name("dedup_key", dedup_key, checks.LONGEST_KEY),
         )
 
     def given_row(self, event: Event, namespace: str) -> EventRow:
         """The row of an event that may bring its own id, time and lineage."""
         created_at = None if event.created_at is None else _instant_text(event.created_at)
-        lineage = Lineage(event.root_event_id, event.chain_depth)
+        if event.root_event_id is not None:
+            checks.name("root_event_id", event.root_event_id)
+        depth = checks.whole("chain_depth", event.chain_depth, 0, 2**31 - 1)
+        lineage = Lineage(event.root_event_id, depth)
         return self.row(event, namespace, lineage, id=event.id, created_at=created_at)
 
     def copy(self, row: EventRow) -> EventRow:
@@ -214,17 +218,6 @@ def fire_time(
     if not fire_at < _FAR:
         raise InvalidValueError(f"delay={delay!r} is further away than any calendar goes")
     return fire_at
-
-
-def _checked_key(event_type: str, key: Any) -> str | None:
-    if key is None:
-        return None
-    if not isinstance(key, str) or not 0 < len(key) <= _LONGEST_KEY:
-        raise InvalidValueError(
-            f"{event_type}: a dedup_key is text of 1 to {_LONGEST_KEY} characters, got {key!r:.300}"
-        )
-    codec.check(key, f"{event_type}: dedup_key")
-    return key
 
 
 def _instant_text(given: str) -> str:

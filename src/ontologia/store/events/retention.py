@@ -55,7 +55,10 @@ class Retention:
     def cleanup(self, namespace: str, before: datetime | timedelta) -> int:
         """Delete events from before a time, finished or not, except those being worked on."""
         if isinstance(before, timedelta):
-            before = self._clock.now() - before
+            try:
+                before = self._clock.now() - before
+            except OverflowError as error:
+                raise InvalidValueError(f"no event is {before} old") from error
         if not isinstance(before, datetime) or before.tzinfo is None:
             raise InvalidValueError(
                 f"before takes an aware datetime, or a timedelta of age, got {before!r}"

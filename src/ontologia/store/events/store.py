@@ -17,6 +17,7 @@ from ontologia.errors import DefinitionError, InvalidValueError
 from ontologia.ids import Ids
 from ontologia.schema.event import Event, event_class, event_of
 from ontologia.store.database import Database, Tx
+from ontologia.store.events import checks
 from ontologia.store.events.check import broken_rules
 from ontologia.store.events.claims import Claims, Dialect
 from ontologia.store.events.consumers import Consumers
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 HANDLER_FAILURE = "handler failure"
+_MOST_CLAIMED = 10_000
 
 
 class SqlEventStore:
@@ -76,7 +78,7 @@ class SqlEventStore:
     def enqueue(self, event: Event, namespace: str) -> None:
         if not isinstance(event, Event):
             raise TypeError(f"enqueue takes an event, got {event!r}")
-        _check_namespace(namespace)
+        checks.name("namespace", namespace)
         row = self.log.given_row(event, namespace)
         with self._database.write() as tx:
             self.log.add(tx, [row])
@@ -94,6 +96,10 @@ class SqlEventStore:
     ) -> list[Event]:
         if not event_types or limit <= 0:
             return []
+        checks.name("namespace", namespace)
+        checks.name("session_id", session_id)
+        checks.lease_ms(lease_ms)
+        limit = min(limit, _MOST_CLAIMED)
         classes = {each: _class_of(each) for each in event_types}
         consumer = self.consumers.register(namespace, handler_id, event_types)
         peek = self.claims.peek([consumer.id])
@@ -194,6 +200,7 @@ class SqlEventStore:
         session_id: str | None = None,
         lease_token: str | None = None,
     ) -> bool:
+        checks.lease_ms(lease_ms)
         held = self._held(handler_id, event_id, session_id, lease_token)
         return bool(held) and not self.claims.renew(held, lease_ms)
 
@@ -206,6 +213,7 @@ class SqlEventStore:
         session_id: str | None = None,
         lease_token: str | None = None,
     ) -> bool:
+        checks.lease_ms(lease_ms)
         held = self._held(handler_id, event_id, session_id, lease_token)
         if held:
             with self._database.write(durable=False) as tx:
@@ -232,6 +240,8 @@ class SqlEventStore:
     # -- sessions -----------------------------------------------------------------------------
 
     def register_session(self, session_id: str, namespace: str, metadata: dict[str, Any]) -> None:
+        checks.name("session_id", session_id)
+        checks.name("namespace", namespace)
         with self._database.write(durable=False) as tx:
             tx.run(
                 self._sql["register_session"],
@@ -267,6 +277,7 @@ class SqlEventStore:
         at: datetime | None = None,
         dedup_key: str | None = None,
     ) -> int | None:
+        checks.name("namespace", namespace)
         fire_at = fire_time(self._clock.now, delay=delay, at=at)
         if fire_at is None:
             raise InvalidValueError("defer takes delay= or at=")
@@ -280,6 +291,8 @@ class SqlEventStore:
     def cancel_deferred(self, namespace: str, number: int) -> bool:
         if isinstance(number, bool) or not isinstance(number, int):
             raise InvalidValueError(f"a deferred event has a number, got {number!r}")
+        if not 0 < number < 2**63:
+            return False
         with self._database.write() as tx:
             return self.log.cancel(tx, namespace, number)
 
@@ -298,10 +311,10 @@ class SqlEventStore:
         return self._listings.sessions(namespace)
 
     def list_events(self, namespace: str, limit: int = 100) -> list[dict[str, Any]]:
-        return self._listings.events(namespace, limit)
+        return self._listings.events(namespace, checks.limit(limit))
 
     def list_dead_letters(self, namespace: str, limit: int = 100) -> list[dict[str, Any]]:
-        return self._listings.dead_letters(namespace, limit)
+        return self._listings.dead_letters(namespace, checks.limit(limit))
 
     def list_consumers(self, namespace: str) -> list[dict[str, Any]]:
         return self.consumers.list(namespace)
@@ -359,11 +372,3 @@ def _class_of(event_type: str) -> type[Event]:
             hint="Import the module that defines it.",
         )
     return cls
-
-
-def _check_namespace(namespace: Any) -> None:
-    if not isinstance(namespace, str) or not 0 < len(namespace) <= 200:
-        raise InvalidValueError(
-            f"a namespace is text of 1 to 200 characters, got {namespace!r:.300}"
-        )
-    codec.check(namespace, "namespace")

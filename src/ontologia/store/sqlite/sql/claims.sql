@@ -38,15 +38,20 @@ SELECT :consumer_id, e.priority, e.created_at, e.id, e.type FROM events e
     ON CONFLICT DO NOTHING;
 
 -- name: skip_retained
--- A consumer that starts now takes what is retained for done: nothing is to be claimed.
+-- A consumer that starts now takes what is retained for done, except what it has already, or
+-- will be handed out.
 INSERT INTO event_claims(event_id, handler_id, session_id, claimed_at, lease_until, ack_at,
                          available_at, consumer_id)
-SELECT event_id, :name, :session_id, :now, :now, :now, :now, consumer_id
-  FROM ready WHERE consumer_id = :consumer_id AND (:type = '*' OR type = :type)
-    ON CONFLICT (event_id, handler_id) DO UPDATE SET ack_at = excluded.ack_at, due_at = NULL;
-
--- name: delete_ready
-DELETE FROM ready WHERE consumer_id = :consumer_id AND (:type = '*' OR type = :type);
+SELECT e.id, :name, :session_id, :now, :now, :now, :now,
+       :consumer_id
+  FROM events e
+ WHERE e.namespace = :namespace AND (:type = '*' OR e.type = :type)
+   AND NOT EXISTS (SELECT 1 FROM ready r
+                    WHERE r.consumer_id = :consumer_id AND r.priority = e.priority
+                      AND r.created_at = e.created_at AND r.event_id = e.id)
+   AND NOT EXISTS (SELECT 1 FROM event_claims k
+                    WHERE k.event_id = e.id AND k.handler_id = :name)
+   AND NOT EXISTS (SELECT 1 FROM incoming i WHERE i.event_id = e.id);
 
 -- name: peek
 -- Whether there is anything to do, without a lock: three seeks a consumer.
@@ -137,7 +142,7 @@ UPDATE event_claims
        lease_until = :lease_until, due_at = :lease_until, available_at = :now
  WHERE handler_id = :handler_id AND event_id IN (SELECT value FROM json_each(:ids))
    AND lease_token = :token AND ack_at IS NULL AND dead_lettered_at IS NULL AND lease_until > :now
-RETURNING event_id;
+RETURNING event_id, read_commit;
 
 -- name: start_within_lease
 -- The same where the lease is as good as new: it stays, and so does its place in the index.
@@ -145,7 +150,7 @@ UPDATE event_claims
    SET read_commit = (SELECT COALESCE(MAX(id), 0) FROM commits), started_at = :now
  WHERE handler_id = :handler_id AND event_id IN (SELECT value FROM json_each(:ids))
    AND lease_token = :token AND ack_at IS NULL AND dead_lettered_at IS NULL AND lease_until > :now
-RETURNING event_id;
+RETURNING event_id, read_commit;
 
 -- name: began_at
 UPDATE event_claims SET read_commit = ?

@@ -1,0 +1,42 @@
+"""The two steps of a claim that PostgreSQL does in its own way: one statement each.
+
+Others write at the same time, and a second statement would see what they wrote in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ontologia.store.database import Tx
+from ontologia.store.events.claims import Lease
+from ontologia.store.rows import Consumer, EventRow
+
+
+class PostgresDialect:
+    """Takers skip each other's rows; only hand-out is one at a time, under its lock."""
+
+    starts = False
+
+    def __init__(self, sql: Mapping[str, str]) -> None:
+        self._sql = sql
+
+    def hand_out(self, tx: Tx, most: int) -> int:
+        return int(tx.one(self._sql["hand_out"], {"most": most})[0])
+
+    def take(
+        self, tx: Tx, consumer: Consumer, types: str | None, most: int, lease: Lease
+    ) -> list[tuple[EventRow, int]]:
+        rows = tx.all(
+            self._sql["take"],
+            {
+                "consumer_id": consumer.id,
+                "handler_id": consumer.name,
+                "types": types,
+                "most": most,
+                "session_id": lease.session_id,
+                "token": lease.token,
+                "now": lease.now,
+                "lease_until": lease.until,
+            },
+        )
+        return [(EventRow(*row[:13]), row[13]) for row in rows]

@@ -1,0 +1,63 @@
+"""Which database and schema a `postgresql://` URI means."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from ontologia.errors import StoreOpenError
+
+DEFAULT_SCHEMA = "ontologia"
+_DEFAULTS = {"connect_timeout": "10", "fallback_application_name": "ontologia"}
+_SCHEMA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")  # PostgreSQL cuts off what is longer
+_QUALIFIER = re.compile(r'\bontologia(?=\.)|"ontologia"')
+
+
+class Place(NamedTuple):
+    """Where a store is."""
+
+    conninfo: str
+    """What the driver is given, password included."""
+    schema: str
+    shown: str
+    """The same for people and logs, without the password."""
+
+
+def place_of(uri: str) -> Place:
+    """The parts of a URI; `?schema=name` chooses another schema than `ontologia`."""
+    parts = urlsplit(uri)
+    options = parse_qsl(parts.query, keep_blank_values=True)
+    schemas = [value for name, value in options if name == "schema"]
+    schema = schemas[-1] if schemas else DEFAULT_SCHEMA
+    if not _SCHEMA_NAME.fullmatch(schema):
+        raise StoreOpenError(
+            f"schema={schema!r} names no schema that Ontologia could use",
+            hint="Letters, digits and _, at most 63; without ?schema= it is ontologia.",
+        )
+    rest = urlencode([option for option in options if option[0] != "schema"], quote_via=quote)
+    try:
+        given = urlunsplit(parts._replace(query=rest))
+        found = conninfo_to_dict(given)
+        ours = {name: value for name, value in _DEFAULTS.items() if name not in found}
+        conninfo = make_conninfo(given, **ours, client_encoding="utf8")
+    except psycopg.ProgrammingError as error:
+        raise StoreOpenError(
+            f"this PostgreSQL URI cannot be read: {error}",
+            hint="postgresql://user:password@host:5432/database; quote special characters as %XX.",
+        ) from error
+    server = f"{found.get('host') or 'localhost'}:{found.get('port') or 5432}"
+    return Place(conninfo, schema, f"postgresql://{server}/{found.get('dbname') or ''}")
+
+
+def qualified(statements: Mapping[str, str], schema: str) -> dict[str, str]:
+    """Statements of the files for tables in this schema.
+
+    The files name every table `ontologia.…`. A search_path would be shorter, but it belongs to the
+    connection, and behind PgBouncer that is another one with every transaction.
+    """
+    return {name: _QUALIFIER.sub(f'"{schema}"', body) for name, body in statements.items()}

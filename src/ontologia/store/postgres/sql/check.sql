@@ -1,0 +1,56 @@
+-- name: one_place
+-- In incoming, in ready, in an open claim, or finished: these four, and one of them each.
+SELECT f.event_id, c.name, 'places:', places FROM (
+    SELECT e.id AS event_id, s.consumer_id AS consumer_id,
+           (SELECT COUNT(*) FROM ontologia.incoming i WHERE i.event_id = e.id)
+         + (SELECT COUNT(*) FROM ontologia.ready r WHERE r.consumer_id = s.consumer_id
+               AND r.priority = e.priority AND r.created_at = e.created_at AND r.event_id = e.id)
+         + (SELECT COUNT(*) FROM ontologia.event_claims k
+              JOIN ontologia.consumers n ON n.id = s.consumer_id
+             WHERE k.event_id = e.id AND k.handler_id = n.name
+               AND (k.due_at IS NOT NULL OR k.ack_at IS NOT NULL OR k.dead_lettered_at IS NOT NULL))
+           AS places
+      FROM ontologia.events e
+      JOIN (SELECT DISTINCT e2.id AS event_id, s2.consumer_id
+              FROM ontologia.events e2 JOIN ontologia.subscriptions s2
+                ON s2.namespace = e2.namespace AND s2.type IN (e2.type, '*')) s
+        ON s.event_id = e.id) f
+  JOIN ontologia.consumers c ON c.id = f.consumer_id
+ WHERE places <> 1;
+
+-- name: due_while_leased
+SELECT event_id, handler_id, due_at, lease_until, available_at FROM ontologia.event_claims
+ WHERE due_at IS NOT NULL AND due_at <> GREATEST(lease_until, available_at);
+
+-- name: nothing_due_when_finished
+SELECT event_id, handler_id, due_at FROM ontologia.event_claims
+ WHERE due_at IS NOT NULL AND (ack_at IS NOT NULL OR dead_lettered_at IS NOT NULL);
+
+-- name: one_ending
+SELECT event_id, handler_id FROM ontologia.event_claims
+ WHERE ack_at IS NOT NULL AND dead_lettered_at IS NOT NULL;
+
+-- name: claims_have_events
+SELECT 'event_claims', k.event_id FROM ontologia.event_claims k
+ WHERE NOT EXISTS (SELECT 1 FROM ontologia.events e WHERE e.id = k.event_id)
+UNION ALL
+SELECT 'ready', r.event_id FROM ontologia.ready r
+ WHERE NOT EXISTS (SELECT 1 FROM ontologia.events e WHERE e.id = r.event_id)
+UNION ALL
+SELECT 'incoming', i.event_id FROM ontologia.incoming i
+ WHERE NOT EXISTS (SELECT 1 FROM ontologia.events e WHERE e.id = i.event_id);
+
+-- name: dead_letters_are_claims
+SELECT k.event_id, k.handler_id FROM ontologia.event_claims k
+ WHERE k.dead_lettered_at IS NOT NULL
+   AND 1 <> (SELECT COUNT(*) FROM ontologia.dead_letters d
+              WHERE d.event_id = k.event_id AND d.handler_id = k.handler_id);
+
+-- name: attempts_are_counted
+SELECT k.event_id, k.handler_id, k.attempts FROM ontologia.event_claims k
+ WHERE k.attempts < (SELECT COUNT(*) FROM ontologia.attempts a
+                      WHERE a.event_id = k.event_id AND a.handler_id = k.handler_id);
+
+-- name: started_claims
+SELECT event_id, handler_id FROM ontologia.event_claims
+ WHERE (read_commit IS NULL) <> (started_at IS NULL);

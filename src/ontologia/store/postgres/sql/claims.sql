@@ -1,0 +1,264 @@
+-- Lists come as JSON and are compared as arrays, = ANY(ARRAY(...)): of IN (SELECT ...) the planner
+-- knows nothing, takes it for a good part of the table, and reads all of that instead of its index.
+
+-- name: get_consumer
+SELECT id, paused_at FROM ontologia.consumers WHERE namespace = %(namespace)s AND name = %(name)s;
+
+-- name: add_consumer
+INSERT INTO ontologia.consumers(namespace, name, last_seen_at)
+VALUES (%(namespace)s, %(name)s, %(now)s)
+    ON CONFLICT (namespace, name) DO UPDATE SET last_seen_at = excluded.last_seen_at;
+
+-- name: see_consumers
+UPDATE ontologia.consumers SET last_seen_at = %(now)s
+ WHERE id = ANY(ARRAY(SELECT value::bigint FROM jsonb_array_elements_text(%(ids)s::jsonb)));
+
+-- name: pause_consumer
+UPDATE ontologia.consumers SET paused_at = %(paused_at)s
+ WHERE namespace = %(namespace)s AND name = %(name)s;
+
+-- name: add_subscription
+INSERT INTO ontologia.subscriptions(namespace, type, consumer_id)
+VALUES (%(namespace)s, %(type)s, %(consumer_id)s) ON CONFLICT DO NOTHING;
+
+-- name: subscribed_types
+SELECT type FROM ontologia.subscriptions
+ WHERE namespace = %(namespace)s AND consumer_id = %(consumer_id)s;
+
+-- name: backfill
+-- What is retained becomes ready for a consumer that just subscribed. Events that are still in
+-- `incoming` are handed out later, with this subscription seen. NOT EXISTS, not NOT IN: that one
+-- is run row by row once the list outgrows work_mem.
+INSERT INTO ontologia.ready(consumer_id, priority, created_at, event_id, type)
+SELECT %(consumer_id)s::bigint, e.priority, e.created_at, e.id, e.type FROM ontologia.events e
+ WHERE e.namespace = %(namespace)s AND e.type = %(type)s
+   AND NOT EXISTS (SELECT 1 FROM ontologia.incoming i WHERE i.event_id = e.id)
+   AND NOT EXISTS (SELECT 1 FROM ontologia.event_claims k
+                    WHERE k.event_id = e.id AND k.handler_id = %(name)s)
+    ON CONFLICT DO NOTHING;
+
+-- name: backfill_all
+-- The same for a consumer of all types.
+INSERT INTO ontologia.ready(consumer_id, priority, created_at, event_id, type)
+SELECT %(consumer_id)s::bigint, e.priority, e.created_at, e.id, e.type FROM ontologia.events e
+ WHERE e.namespace = %(namespace)s
+   AND NOT EXISTS (SELECT 1 FROM ontologia.incoming i WHERE i.event_id = e.id)
+   AND NOT EXISTS (SELECT 1 FROM ontologia.event_claims k
+                    WHERE k.event_id = e.id AND k.handler_id = %(name)s)
+    ON CONFLICT DO NOTHING;
+
+-- name: skip_retained
+-- A consumer that starts now takes what is retained for done, except what it has already, or
+-- will be handed out.
+INSERT INTO ontologia.event_claims(event_id, handler_id, session_id, claimed_at, lease_until, ack_at,
+                         available_at, consumer_id)
+SELECT e.id, %(name)s, %(session_id)s, %(now)s, %(now)s, %(now)s, %(now)s,
+       %(consumer_id)s::bigint
+  FROM ontologia.events e
+ WHERE e.namespace = %(namespace)s AND (%(type)s::text = '*' OR e.type = %(type)s)
+   AND NOT EXISTS (SELECT 1 FROM ontologia.ready r
+                    WHERE r.consumer_id = %(consumer_id)s AND r.priority = e.priority
+                      AND r.created_at = e.created_at AND r.event_id = e.id)
+   AND NOT EXISTS (SELECT 1 FROM ontologia.event_claims k
+                    WHERE k.event_id = e.id AND k.handler_id = %(name)s)
+   AND NOT EXISTS (SELECT 1 FROM ontologia.incoming i WHERE i.event_id = e.id);
+
+-- name: peek
+-- Whether there is anything to do, without a lock: three seeks a consumer.
+SELECT c.id,
+       EXISTS (SELECT 1 FROM ontologia.ready r WHERE r.consumer_id = c.id),
+       (SELECT MIN(due_at) FROM ontologia.event_claims k
+         WHERE k.consumer_id = c.id AND k.due_at IS NOT NULL),
+       (SELECT paused_at IS NOT NULL FROM ontologia.consumers p WHERE p.id = c.id)
+  FROM (SELECT value::bigint AS id FROM jsonb_array_elements_text(%(consumers)s::jsonb)) c;
+
+-- name: peek_common
+SELECT EXISTS (SELECT 1 FROM ontologia.incoming),
+       (SELECT MIN(fire_at) FROM ontologia.deferred_events WHERE status = 'scheduled');
+
+-- name: hand_out
+-- One statement, so one snapshot: what it deletes is what it hands out. With two, an event that
+-- is committed in between would be deleted unseen. Runs under the hand-out lock. LATERAL with a
+-- LIMIT is looked up row by row: the planner takes `taken` for large, and would rather read all
+-- retained events than these.
+WITH taken AS (
+    DELETE FROM ontologia.incoming
+     WHERE seq IN (SELECT seq FROM ontologia.incoming ORDER BY seq LIMIT %(most)s)
+    RETURNING event_id),
+handed AS (
+    INSERT INTO ontologia.ready(consumer_id, priority, created_at, event_id, type)
+    SELECT s.consumer_id, e.priority, e.created_at, e.id, e.type
+      FROM taken t
+     CROSS JOIN LATERAL (SELECT * FROM ontologia.events WHERE id = t.event_id LIMIT 1) e
+      JOIN ontologia.subscriptions s ON s.namespace = e.namespace AND s.type IN (e.type, '*')
+        ON CONFLICT DO NOTHING)
+SELECT COUNT(*) FROM taken;
+
+-- name: due_claims
+-- Leases that ran out and backoffs that ended. What another claimer is returning, or its holder
+-- is ending at this moment, is locked, and left alone.
+SELECT k.event_id, k.attempts, k.lease_until, k.available_at, k.read_commit, k.started_at
+  FROM ontologia.event_claims k
+ WHERE k.consumer_id = %(consumer_id)s AND k.due_at <= %(now)s ORDER BY k.due_at LIMIT %(most)s
+   FOR UPDATE SKIP LOCKED;
+
+-- name: return_claims
+-- Claims that came due are ready again.
+UPDATE ontologia.event_claims SET due_at = NULL, lease_token = NULL
+ WHERE handler_id = %(handler_id)s
+   AND event_id = ANY(ARRAY(SELECT jsonb_array_elements_text(%(ids)s::jsonb)));
+
+-- name: count_crash
+UPDATE ontologia.event_claims
+   SET due_at = NULL, lease_token = NULL, attempts = %(attempts)s, last_error = %(error)s
+ WHERE event_id = %(event_id)s AND handler_id = %(handler_id)s;
+
+-- name: make_ready
+INSERT INTO ontologia.ready(consumer_id, priority, created_at, event_id, type)
+SELECT %(consumer_id)s::bigint, e.priority, e.created_at, e.id, e.type FROM ontologia.events e
+ WHERE e.id = ANY(ARRAY(SELECT jsonb_array_elements_text(%(ids)s::jsonb)))
+    ON CONFLICT DO NOTHING;
+
+-- name: take
+-- One statement instead of SQLite's three. The rows that others are taking are locked, and
+-- skipped: takers neither wait for each other nor get the same event. MATERIALIZED, or the
+-- planner might run the part with the LIMIT more than once; LATERAL as in `hand_out`.
+WITH picked AS MATERIALIZED (
+    SELECT r.consumer_id, r.priority, r.created_at, r.event_id FROM ontologia.ready r
+     WHERE r.consumer_id = %(consumer_id)s
+       AND (%(types)s::text IS NULL
+            OR r.type = ANY(ARRAY(SELECT jsonb_array_elements_text(%(types)s::jsonb))))
+     ORDER BY r.priority DESC, r.created_at, r.event_id LIMIT %(most)s
+       FOR UPDATE SKIP LOCKED),
+gone AS (
+    DELETE FROM ontologia.ready r USING picked p
+     WHERE r.consumer_id = p.consumer_id AND r.priority = p.priority
+       AND r.created_at = p.created_at AND r.event_id = p.event_id),
+claimed AS (
+    INSERT INTO ontologia.event_claims(event_id, handler_id, session_id, claimed_at, lease_until,
+                                       available_at, consumer_id, lease_token, due_at)
+    SELECT event_id, %(handler_id)s, %(session_id)s, %(now)s, %(lease_until)s, %(now)s,
+           consumer_id, %(token)s, %(lease_until)s FROM picked
+        ON CONFLICT (event_id, handler_id) DO UPDATE SET
+           session_id = excluded.session_id, claimed_at = excluded.claimed_at,
+           lease_until = excluded.lease_until, available_at = excluded.available_at,
+           consumer_id = excluded.consumer_id, lease_token = excluded.lease_token,
+           due_at = excluded.due_at, read_commit = NULL, started_at = NULL
+    RETURNING event_id, attempts)
+SELECT e.id, e.namespace, e.type, e.payload, e.created_at, e.priority, e.root_event_id,
+       e.chain_depth, e.source, e.correlation_id, e.causation_id, e.tenant_id, e.dedup_key,
+       c.attempts
+  FROM claimed c
+ CROSS JOIN LATERAL (SELECT * FROM ontologia.events WHERE id = c.event_id LIMIT 1) e
+ ORDER BY e.priority DESC, e.created_at, e.id;
+
+-- name: fence
+-- The one question before anything is written in the name of a claim. The row stays locked until
+-- the end of the transaction: without that another session could claim it between here and COMMIT.
+SELECT 1 FROM ontologia.event_claims
+ WHERE event_id = %(event_id)s AND handler_id = %(handler_id)s AND lease_token = %(token)s
+   AND ack_at IS NULL AND dead_lettered_at IS NULL AND lease_until > %(now)s
+   FOR UPDATE;
+
+-- name: start
+UPDATE ontologia.event_claims
+   SET read_commit = (SELECT COALESCE(MAX(id), 0) FROM ontologia.commits), started_at = %(now)s,
+       lease_until = %(lease_until)s, due_at = %(lease_until)s, available_at = %(now)s
+ WHERE handler_id = %(handler_id)s
+   AND event_id = ANY(ARRAY(SELECT jsonb_array_elements_text(%(ids)s::jsonb)))
+   AND lease_token = %(token)s AND ack_at IS NULL AND dead_lettered_at IS NULL
+   AND lease_until > %(now)s
+RETURNING event_id, read_commit;
+
+-- name: start_within_lease
+-- The same where the lease is as good as new: it stays, and so does its place in the index.
+UPDATE ontologia.event_claims
+   SET read_commit = (SELECT COALESCE(MAX(id), 0) FROM ontologia.commits), started_at = %(now)s
+ WHERE handler_id = %(handler_id)s
+   AND event_id = ANY(ARRAY(SELECT jsonb_array_elements_text(%(ids)s::jsonb)))
+   AND lease_token = %(token)s AND ack_at IS NULL AND dead_lettered_at IS NULL
+   AND lease_until > %(now)s
+RETURNING event_id, read_commit;
+
+-- name: began_at
+UPDATE ontologia.event_claims SET read_commit = %s
+ WHERE event_id = %s AND handler_id = %s AND lease_token = %s;
+
+-- name: last_commit
+SELECT COALESCE(MAX(id), 0) FROM ontologia.commits;
+
+-- name: renew
+UPDATE ontologia.event_claims
+   SET lease_until = %(lease_until)s, due_at = %(lease_until)s, available_at = %(now)s
+ WHERE handler_id = %(handler_id)s
+   AND event_id = ANY(ARRAY(SELECT jsonb_array_elements_text(%(ids)s::jsonb)))
+   AND lease_token = %(token)s AND ack_at IS NULL AND dead_lettered_at IS NULL
+   AND lease_until > %(now)s
+RETURNING event_id;
+
+-- name: ack
+UPDATE ontologia.event_claims SET ack_at = %(now)s, due_at = NULL
+ WHERE handler_id = %(handler_id)s
+   AND event_id = ANY(ARRAY(SELECT jsonb_array_elements_text(%(ids)s::jsonb)))
+   AND lease_token = %(token)s AND ack_at IS NULL AND dead_lettered_at IS NULL
+   AND lease_until > %(now)s
+RETURNING event_id;
+
+-- name: abandon
+-- Handed back without a mark against it; `make_ready` follows.
+UPDATE ontologia.event_claims
+   SET lease_until = %(now)s, available_at = %(now)s, due_at = NULL, lease_token = NULL,
+       read_commit = NULL, started_at = NULL
+ WHERE handler_id = %(handler_id)s
+   AND event_id = ANY(ARRAY(SELECT jsonb_array_elements_text(%(ids)s::jsonb)))
+   AND lease_token = %(token)s AND ack_at IS NULL AND dead_lettered_at IS NULL
+   AND lease_until > %(now)s
+RETURNING event_id;
+
+-- name: get_claim
+-- A claim that is held, by whom and under which token; NULLs ask for any.
+SELECT attempts, read_commit, started_at, lease_token, consumer_id, lease_until
+  FROM ontologia.event_claims
+ WHERE event_id = %(event_id)s AND handler_id = %(handler_id)s
+   AND (%(session_id)s::text IS NULL OR session_id = %(session_id)s)
+   AND (%(token)s::text IS NULL OR lease_token = %(token)s)
+   AND lease_token IS NOT NULL AND ack_at IS NULL AND dead_lettered_at IS NULL
+   AND lease_until > %(now)s;
+
+-- name: lock_claim
+-- The same before it is changed: nobody else can claim it until the transaction ends.
+SELECT attempts, read_commit, started_at, lease_token, consumer_id, lease_until
+  FROM ontologia.event_claims
+ WHERE event_id = %(event_id)s AND handler_id = %(handler_id)s
+   AND (%(session_id)s::text IS NULL OR session_id = %(session_id)s)
+   AND (%(token)s::text IS NULL OR lease_token = %(token)s)
+   AND lease_token IS NOT NULL AND ack_at IS NULL AND dead_lettered_at IS NULL
+   AND lease_until > %(now)s
+   FOR UPDATE;
+
+-- name: release
+UPDATE ontologia.event_claims
+   SET attempts = %(attempts)s, lease_until = %(now)s, available_at = %(available_at)s,
+       due_at = %(available_at)s, lease_token = NULL, last_error = %(error)s
+ WHERE event_id = %(event_id)s AND handler_id = %(handler_id)s;
+
+-- name: bury
+UPDATE ontologia.event_claims
+   SET attempts = %(attempts)s, lease_until = %(now)s, available_at = %(now)s, due_at = NULL, lease_token = NULL,
+       last_error = %(error)s, dead_lettered_at = %(now)s
+ WHERE event_id = %(event_id)s AND handler_id = %(handler_id)s;
+
+-- name: insert_dead_letter
+INSERT INTO ontologia.dead_letters(event_id, handler_id, namespace, failed_at, attempts, last_error,
+                                   event_type, event_payload, root_event_id, chain_depth)
+VALUES (%(event_id)s, %(handler_id)s, %(namespace)s, %(now)s, %(attempts)s, %(error)s, %(type)s,
+        %(payload)s, %(root_event_id)s, %(chain_depth)s);
+
+-- name: insert_attempt
+INSERT INTO ontologia.attempts(event_id, handler_id, attempt, started_at, ended_at, read_commit,
+                               outcome, error)
+VALUES (%(event_id)s, %(handler_id)s, %(attempt)s, %(started_at)s, %(now)s, %(read_commit)s,
+        %(outcome)s, %(error)s)
+    ON CONFLICT (event_id, handler_id, attempt) DO UPDATE SET
+       started_at = excluded.started_at, ended_at = excluded.ended_at,
+       read_commit = excluded.read_commit, outcome = excluded.outcome, error = excluded.error;

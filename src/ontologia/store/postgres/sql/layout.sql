@@ -1,0 +1,182 @@
+-- name: lock
+SELECT pg_advisory_xact_lock(%s);
+
+-- name: has_layout
+SELECT to_regclass('ontologia.ontologia_layout') IS NOT NULL;
+
+-- name: get_layout
+SELECT MAX(version) FROM ontologia.ontologia_layout;
+
+-- name: set_layout
+INSERT INTO ontologia.ontologia_layout(version) VALUES (%s);
+
+-- name: schema
+-- Text is compared byte by byte (COLLATE "C"): the order of times as text is the order of time,
+-- and the same on every server, whatever its language.
+CREATE SCHEMA IF NOT EXISTS "ontologia";
+
+-- name: commits
+-- No identity column: commits are numbered without gaps, in the order in which they become
+-- visible, and a sequence does neither.
+CREATE TABLE IF NOT EXISTS ontologia.commits (
+    id bigint PRIMARY KEY,
+    created_at text COLLATE "C" NOT NULL,
+    metadata_json text COLLATE "C"
+);
+
+-- name: sessions
+CREATE TABLE IF NOT EXISTS ontologia.sessions (
+    session_id text COLLATE "C" PRIMARY KEY,
+    namespace text COLLATE "C" NOT NULL,
+    started_at text COLLATE "C" NOT NULL,
+    last_heartbeat text COLLATE "C" NOT NULL,
+    metadata text COLLATE "C"
+);
+CREATE INDEX IF NOT EXISTS idx_sessions_heartbeat ON ontologia.sessions(last_heartbeat);
+CREATE INDEX IF NOT EXISTS idx_sessions_namespace ON ontologia.sessions(namespace);
+
+-- name: events
+-- The log. `seq` numbers the rows for those who list them; no rule of delivery looks at it.
+CREATE TABLE IF NOT EXISTS ontologia.events (
+    seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id text COLLATE "C" NOT NULL UNIQUE,
+    namespace text COLLATE "C" NOT NULL,
+    type text COLLATE "C" NOT NULL,
+    payload text COLLATE "C" NOT NULL,
+    created_at text COLLATE "C" NOT NULL,
+    priority bigint NOT NULL DEFAULT 100,
+    root_event_id text COLLATE "C" NOT NULL,
+    chain_depth bigint NOT NULL DEFAULT 0,
+    source text COLLATE "C",
+    correlation_id text COLLATE "C",
+    causation_id text COLLATE "C",
+    tenant_id text COLLATE "C",
+    dedup_key text COLLATE "C"
+);
+CREATE INDEX IF NOT EXISTS idx_events_namespace_type_order
+    ON ontologia.events(namespace, type, priority DESC, created_at ASC, id ASC);
+-- Which event has a key, stored or deferred.
+CREATE TABLE IF NOT EXISTS ontologia.dedup (
+    namespace text COLLATE "C" NOT NULL,
+    type text COLLATE "C" NOT NULL,
+    key text COLLATE "C" NOT NULL,
+    event_id text COLLATE "C" NOT NULL,
+    PRIMARY KEY (namespace, type, key)
+);
+-- Events whose time has not come, and those whose time came.
+CREATE TABLE IF NOT EXISTS ontologia.deferred_events (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    event_id text COLLATE "C" NOT NULL,
+    namespace text COLLATE "C" NOT NULL,
+    topic text COLLATE "C" NOT NULL,
+    source text COLLATE "C",
+    payload text COLLATE "C" NOT NULL,
+    correlation_id text COLLATE "C",
+    fire_at double precision NOT NULL,
+    status text COLLATE "C" NOT NULL DEFAULT 'scheduled',
+    created_at double precision NOT NULL,
+    fired_at double precision,
+    priority bigint NOT NULL,
+    root_event_id text COLLATE "C" NOT NULL,
+    chain_depth bigint NOT NULL,
+    causation_id text COLLATE "C",
+    tenant_id text COLLATE "C",
+    dedup_key text COLLATE "C"
+);
+CREATE INDEX IF NOT EXISTS idx_deferred_due
+    ON ontologia.deferred_events(fire_at) WHERE status = 'scheduled';
+-- One row a tick: whoever writes it announces the event.
+CREATE TABLE IF NOT EXISTS ontologia.schedule_fires (
+    namespace text COLLATE "C" NOT NULL,
+    schedule_key text COLLATE "C" NOT NULL,
+    tick text COLLATE "C" NOT NULL,
+    event_id text COLLATE "C" NOT NULL,
+    PRIMARY KEY (namespace, schedule_key, tick)
+);
+
+-- name: claims
+-- Events nobody has looked at yet, in the order in which they are handed out. Rows of `incoming`
+-- and `ready` live for a moment: they are vacuumed by their number, not by the tables' size.
+CREATE TABLE IF NOT EXISTS ontologia.incoming (
+    seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    event_id text COLLATE "C" NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
+CREATE TABLE IF NOT EXISTS ontologia.consumers (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    namespace text COLLATE "C" NOT NULL,
+    name text COLLATE "C" NOT NULL,
+    last_seen_at text COLLATE "C" NOT NULL,
+    paused_at text COLLATE "C",
+    UNIQUE (namespace, name)
+);
+CREATE TABLE IF NOT EXISTS ontologia.subscriptions (
+    namespace text COLLATE "C" NOT NULL,
+    type text COLLATE "C" NOT NULL,
+    consumer_id bigint NOT NULL,
+    PRIMARY KEY (namespace, type, consumer_id)
+);
+-- What each consumer can claim now, the most urgent first. Rows are inserted and deleted only.
+-- A primary key has no DESC, so the order of urgency is a unique index.
+CREATE TABLE IF NOT EXISTS ontologia.ready (
+    consumer_id bigint NOT NULL,
+    priority bigint NOT NULL,
+    created_at text COLLATE "C" NOT NULL,
+    event_id text COLLATE "C" NOT NULL,
+    type text COLLATE "C" NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
+CREATE UNIQUE INDEX IF NOT EXISTS idx_ready
+    ON ontologia.ready(consumer_id, priority DESC, created_at, event_id);
+CREATE TABLE IF NOT EXISTS ontologia.event_claims (
+    event_id text COLLATE "C" NOT NULL,
+    handler_id text COLLATE "C" NOT NULL,
+    session_id text COLLATE "C" NOT NULL,
+    claimed_at text COLLATE "C" NOT NULL,
+    lease_until text COLLATE "C" NOT NULL,
+    ack_at text COLLATE "C",
+    attempts bigint NOT NULL DEFAULT 0,
+    available_at text COLLATE "C" NOT NULL,
+    last_error text COLLATE "C",
+    dead_lettered_at text COLLATE "C",
+    consumer_id bigint NOT NULL,
+    lease_token text COLLATE "C",
+    read_commit bigint,
+    started_at text COLLATE "C",
+    due_at text COLLATE "C",
+    PRIMARY KEY (event_id, handler_id)
+);
+-- What waits for a time, the end of a lease or of a backoff; nothing else is in it.
+CREATE INDEX IF NOT EXISTS idx_claims_due
+    ON ontologia.event_claims(consumer_id, due_at) WHERE due_at IS NOT NULL;
+-- Attempts that did not succeed.
+CREATE TABLE IF NOT EXISTS ontologia.attempts (
+    event_id text COLLATE "C" NOT NULL,
+    handler_id text COLLATE "C" NOT NULL,
+    attempt bigint NOT NULL,
+    started_at text COLLATE "C",
+    ended_at text COLLATE "C" NOT NULL,
+    read_commit bigint,
+    outcome text COLLATE "C" NOT NULL,
+    error text COLLATE "C",
+    PRIMARY KEY (event_id, handler_id, attempt)
+);
+CREATE TABLE IF NOT EXISTS ontologia.dead_letters (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    event_id text COLLATE "C" NOT NULL,
+    handler_id text COLLATE "C" NOT NULL,
+    namespace text COLLATE "C" NOT NULL,
+    failed_at text COLLATE "C" NOT NULL,
+    attempts bigint NOT NULL,
+    last_error text COLLATE "C" NOT NULL,
+    event_type text COLLATE "C" NOT NULL,
+    event_payload text COLLATE "C" NOT NULL,
+    root_event_id text COLLATE "C" NOT NULL,
+    chain_depth bigint NOT NULL
+);
+CREATE INDEX IF NOT EXISTS idx_dead_letters_namespace_failed
+    ON ontologia.dead_letters(namespace, failed_at DESC);
+
+-- name: layout
+CREATE TABLE IF NOT EXISTS ontologia.ontologia_layout (
+    version bigint NOT NULL
+);
+DELETE FROM ontologia.ontologia_layout;

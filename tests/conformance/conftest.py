@@ -1,0 +1,108 @@
+"""The event store under test, on each backend in turn."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from ontologia import OntologiaConfig
+from ontologia.store.events.store import SqlEventStore
+from ontologia.store.open import WithEvents, open_event_store
+from ontologia.testing import ManualClock
+
+_schemas = count(1)
+
+
+@pytest.fixture(scope="session")
+def postgres_uri() -> Iterator[str]:
+    """A PostgreSQL server, started when the first test asks for it."""
+    try:
+        from tests.servers import Postgres
+
+        server = Postgres()
+    except ImportError as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(f"no PostgreSQL: {error}")
+    try:
+        server.start()
+        yield server.uri
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def postgres_events_uri(postgres_uri: str) -> str:
+    """A schema of its own."""
+    return f"{postgres_uri}?schema=test_{next(_schemas)}"
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def events_uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where the test's events are; override it for tests of one backend."""
+    if request.param == "postgres":
+        uri: str = request.getfixturevalue("postgres_events_uri")
+        return uri
+    return f"sqlite:///{tmp_path / 'events.db'}"
+
+
+@pytest.fixture
+def open_events(events_uri: str, clock: ManualClock) -> Iterator[Callable[..., SqlEventStore]]:
+    """Open the test's event store, as another process would; settings as keywords.
+
+    At the end what is stored must keep every rule of delivery.
+    """
+    opened: list[WithEvents] = []
+
+    def open_(**settings: Any) -> SqlEventStore:
+        config = OntologiaConfig(clock=clock, **settings)
+        opened.append(open_event_store(events_uri, config, clock, Random(len(opened))))
+        return opened[-1].events
+
+    yield open_
+    try:
+        for each in opened[:1]:
+            assert each.events.check() == []
+    finally:
+        for each in opened:
+            each.close()
+
+
+@pytest.fixture
+def event_store(open_events: Callable[..., SqlEventStore]) -> SqlEventStore:
+    return open_events()
+
+
+@pytest.fixture
+def ask(event_store: SqlEventStore, events_uri: str) -> Callable[[str], list[Any]]:
+    """Rows of the tables themselves; the statement has no parameters."""
+
+    def rows(statement: str) -> list[Any]:
+        with event_store.transaction() as tx:
+            _find_tables(tx, events_uri)
+            return tx.all(statement)
+
+    return rows
+
+
+@pytest.fixture
+def change(event_store: SqlEventStore, events_uri: str) -> Callable[[str], int]:
+    """Change the tables behind the store's back."""
+
+    def run(statement: str) -> int:
+        with event_store.transaction() as tx:
+            _find_tables(tx, events_uri)
+            return tx.run(statement)
+
+    return run
+
+
+def _find_tables(tx: Any, uri: str) -> None:
+    if not uri.startswith("sqlite"):
+        tx.run(f"SET LOCAL search_path = {uri.partition('?schema=')[2]}")

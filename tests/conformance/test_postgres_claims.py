@@ -1,0 +1,177 @@
+"""What other designs get wrong where many write at once: only PostgreSQL can show it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from ontologia.errors import LockContentionError
+from ontologia.store.events.store import SqlEventStore
+from ontologia.store.rows import Claim
+from ontologia.testing import ManualClock
+from tests.conformance.event_world import (
+    LEASE,
+    POST,
+    POSTED,
+    ParcelPosted,
+    claim,
+    claim_of,
+    numbers,
+    post,
+)
+
+Open = Callable[..., SqlEventStore]
+Ask = Callable[[str], list[Any]]
+WAITING = "SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+
+
+@pytest.fixture
+def events_uri(postgres_events_uri: str) -> str:
+    return postgres_events_uri
+
+
+def until_it_waits(future: Future[Any], ask: Ask) -> None:
+    """Until the other thread waits for a lock, or is done."""
+    deadline = time.monotonic() + 10
+    while ask(WAITING) == [(0,)] and not future.done():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def take(store: SqlEventStore, tx: Any, limit: int) -> list[Claim]:
+    """The taking step of a claim, in a transaction of the test's."""
+    consumer = store.consumers.register(POST, "ship", [POSTED])
+    return store.claims._take(tx, consumer, None, "s1", limit, LEASE)
+
+
+def held(store: SqlEventStore, handler: str = "ship") -> list[Claim]:
+    consumer = store.consumers.register(POST, handler, [POSTED])
+    return store.claims.claim(
+        consumer, [POSTED], session_id="s1", limit=9, lease_ms=LEASE, policy=store.policy
+    )
+
+
+@pytest.mark.req("ONT-130", "SQL-128")
+def test_a_producer_that_commits_late_loses_nothing_and_blocks_nobody(open_events: Open) -> None:
+    store, another = open_events(), open_events()
+    claim(another)
+
+    with store.transaction() as tx:
+        store.log.add(tx, [store.log.given_row(ParcelPosted(number=1), POST)])
+        post(another, 2)
+        assert numbers(claim(another)) == [2]
+        post(another, 3)
+        assert numbers(claim(another)) == [3]
+
+    assert numbers(claim(another)) == [1]
+
+
+@pytest.mark.req("ONT-140")
+def test_a_consumer_that_registers_during_an_enqueue_gets_the_event(open_events: Open) -> None:
+    store, another = open_events(), open_events()
+
+    with store.transaction() as tx:
+        store.log.add(tx, [store.log.given_row(ParcelPosted(number=1), POST)])
+        assert claim(another, "late") == []
+
+    assert numbers(claim(another, "late")) == [1]
+    assert numbers(claim(another, "later")) == [1]
+
+
+@pytest.mark.req("SQL-128", "ONT-133")
+def test_takers_at_the_same_time_neither_wait_nor_share(open_events: Open) -> None:
+    store, another = open_events(lock_timeout_ms=1000), open_events(lock_timeout_ms=1000)
+    post(store, *range(6))
+    claim(store, "somebody")  # everything is handed out
+    claim(another, limit=1)
+
+    with store.transaction() as tx:
+        mine = take(store, tx, 2)
+        assert [each.event.payload for each in mine] == ['{"number":1}', '{"number":2}']
+        assert numbers(claim(another, limit=2)) == [3, 4]
+
+    assert numbers(claim(another)) == [5]
+
+
+@pytest.mark.req("ONT-121")
+@pytest.mark.parametrize("question", ["fence", "lock_claim"])
+def test_a_claim_that_was_checked_is_held_until_the_transaction_ends(
+    open_events: Open, clock: ManualClock, question: str
+) -> None:
+    store, another = open_events(), open_events()
+    [event_id] = post(store, 1)
+    [mine] = held(store)
+    whose = {"event_id": event_id, "handler_id": "ship", "token": mine.token, "session_id": None}
+    now = claim_of(store, event_id)["claimed_at"]
+
+    with store.transaction() as tx:
+        assert tx.one(store._sql[question], {**whose, "now": now}) is not None
+        clock.advance(seconds=LEASE / 1000)
+        assert claim(another, session="s2") == []
+
+    assert numbers(claim(another, session="s2")) == [1]
+
+
+@pytest.mark.req("ONT-121")
+def test_whoever_waits_for_a_claim_sees_what_became_of_it(open_events: Open, ask: Ask) -> None:
+    store, another = open_events(), open_events()
+    [event_id] = post(store, 1)
+    [mine] = held(store)
+
+    with ThreadPoolExecutor(1) as threads:
+        with store.transaction() as tx:
+            assert store.claims.check(tx, mine)
+            released = threads.submit(another.release, "ship", event_id, error="too late")
+            until_it_waits(released, ask)
+            assert set(store.claims._fenced(tx, "ack", [mine], "2026")) == {event_id}
+        released.result()
+
+    row = claim_of(store, event_id)
+    assert (row["attempts"], row["last_error"]) == (0, None)
+    assert row["ack_at"] is not None
+
+
+@pytest.mark.req("ONT-116")
+def test_refused_at_hand_out_is_not_empty(open_events: Open, ask: Ask) -> None:
+    store, another = open_events(), open_events()
+    claim(another)  # registered
+    post(store, 1)
+
+    with ThreadPoolExecutor(1) as threads:
+        with store.transaction() as tx:
+            assert tx.hand_out_turn(wait=False)
+            store.claims.hand_out_all(tx)
+            got = threads.submit(claim, another)
+            until_it_waits(got, ask)
+        assert numbers(got.result()) == [1]
+
+
+def test_hand_out_by_another_does_not_keep_a_taker_from_what_is_ready(open_events: Open) -> None:
+    store, another = open_events(), open_events(lock_timeout_ms=1000)
+    post(store, 1, 2)
+    assert numbers(claim(another, limit=1)) == [1]
+
+    with store.transaction() as tx:
+        assert tx.hand_out_turn(wait=True)
+        post(another, 3)  # and nobody keeps a producer waiting
+        assert numbers(claim(another)) == [2]
+
+    assert numbers(claim(another)) == [3]
+
+
+def test_only_one_hands_out_at_a_time_within_a_schema(
+    open_events: Open, postgres_uri: str, events_uri: str
+) -> None:
+    store, another = open_events(), open_events(lock_timeout_ms=50)
+
+    with store.transaction() as tx, another.transaction() as theirs:
+        assert tx.hand_out_turn(wait=False)
+        assert not theirs.hand_out_turn(wait=False)
+        with pytest.raises(LockContentionError):
+            claim(another, "new")  # registration needs it as well
+
+    assert claim(another, "new") == []

@@ -1,0 +1,204 @@
+"""PostgreSQL underneath: opening, losing connections, and errors in our words."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+from typing import Any
+
+import psycopg
+import pytest
+
+from ontologia import OntologiaConfig, Session
+from ontologia.errors import DatabaseError, LockContentionError, SessionClosedError, StoreOpenError
+from ontologia.store.events.store import SqlEventStore
+from ontologia.store.open import WithEvents, open_event_store
+from ontologia.testing import ManualClock
+from tests.conformance.event_world import POST, ParcelPosted, claim, numbers, post
+
+Open = Callable[..., SqlEventStore]
+Ask = Callable[[str], list[Any]]
+
+
+@pytest.fixture
+def events_uri(postgres_events_uri: str) -> str:
+    return postgres_events_uri
+
+
+def opened(uri: str) -> WithEvents:
+    clock = ManualClock()
+    return open_event_store(uri, OntologiaConfig(clock=clock), clock, Random(1))
+
+
+def test_ten_that_open_at_once_make_the_tables_once(postgres_events_uri: str) -> None:
+    with ThreadPoolExecutor(10) as threads:
+        stores = list(threads.map(opened, [postgres_events_uri] * 10))
+
+    post(stores[0].events, 1)
+    assert numbers(claim(stores[9].events)) == [1]
+    for store in stores:
+        store.close()
+
+
+def test_opening_again_writes_nothing(open_events: Open, ask: Ask) -> None:
+    open_events()
+    [[before]] = ask("SELECT xmin::text FROM ontologia_layout")
+
+    open_events()
+
+    assert ask("SELECT xmin::text FROM ontologia_layout") == [(before,)]
+
+
+def test_a_newer_layout_is_refused(
+    event_store: SqlEventStore, change: Callable[[str], int], events_uri: str
+) -> None:
+    change("UPDATE ontologia_layout SET version = 99")
+
+    with pytest.raises(StoreOpenError, match="layout 99"):
+        opened(events_uri)
+
+
+def test_two_schemas_of_one_database_know_nothing_of_each_other(
+    postgres_uri: str, event_store: SqlEventStore
+) -> None:
+    other = opened(f"{postgres_uri}?schema=Other_One")
+    post(event_store, 1)
+
+    with event_store.transaction() as tx:
+        assert tx.hand_out_turn(wait=True)  # not theirs
+        post(other.events, 2)
+        assert numbers(claim(other.events)) == [2]
+
+    assert numbers(claim(event_store)) == [1]
+    assert other.events.check() == []
+    other.close()
+
+
+def test_connections_that_died_in_the_pool_are_replaced(
+    event_store: SqlEventStore, postgres_uri: str
+) -> None:
+    post(event_store, 1)
+    with psycopg.connect(postgres_uri) as server:
+        server.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE application_name = 'ontologia' AND pid <> pg_backend_pid()"
+        )
+
+    post(event_store, 2)
+
+    assert numbers(claim(event_store)) == [1, 2]
+
+
+def test_a_connection_lost_in_a_transaction_is_an_error_of_ours(
+    event_store: SqlEventStore, postgres_uri: str
+) -> None:
+    def lose_it() -> None:
+        with event_store.transaction() as tx:
+            [pid] = tx.one("SELECT pg_backend_pid()")
+            with psycopg.connect(postgres_uri) as server:
+                server.execute("SELECT pg_terminate_backend(%s)", (pid,))
+            tx.one("SELECT 1")
+
+    with pytest.raises(DatabaseError, match="was lost"):
+        lose_it()
+
+    post(event_store, 1)
+    assert numbers(claim(event_store)) == [1]
+
+
+def test_a_failure_that_somebody_swallowed_is_not_a_commit(event_store: SqlEventStore) -> None:
+    def go_on_regardless() -> None:
+        with event_store.transaction() as tx:
+            event_store.log.add(tx, [event_store.log.given_row(ParcelPosted(number=1), POST)])
+            with pytest.raises(psycopg.Error, match="division by zero"):
+                tx.one("SELECT 1 / 0")
+
+    with pytest.raises(DatabaseError, match="taken back"):
+        go_on_regardless()
+
+    assert event_store.list_events(POST) == []
+
+
+def test_soft_transactions_do_not_wait_for_the_disk(event_store: SqlEventStore) -> None:
+    with event_store.transaction(durable=False) as tx:
+        assert tx.one("SHOW synchronous_commit") == ("off",)
+    with event_store.transaction() as tx:
+        assert tx.one("SHOW synchronous_commit") == ("on",)
+
+
+def test_nothing_is_left_on_a_connection(open_events: Open) -> None:
+    """PgBouncer gives every transaction another connection."""
+    store = open_events(lock_timeout_ms=1234)
+    for number in range(10):
+        post(store, number)
+        claim(store)
+
+    with store._database.read() as tx:
+        assert tx.one("SELECT COUNT(*) FROM pg_prepared_statements") == (0,)
+        assert tx.one("SHOW search_path") == ('"$user", public',)
+        assert tx.one("SHOW lock_timeout") == ("0",)
+        assert tx.one("SHOW transaction_read_only") == ("on",)
+        assert tx.one("SHOW transaction_isolation") == ("repeatable read",)
+
+
+def test_waiting_has_an_end(open_events: Open) -> None:
+    store, another = open_events(), open_events(lock_timeout_ms=50)
+
+    with store.transaction() as tx:
+        tx.hand_out_turn(wait=True)
+        with pytest.raises(LockContentionError) as waited:
+            claim(another)
+
+    assert waited.value.waited_ms >= 50
+
+
+def test_a_server_that_is_not_there_is_said_at_once_and_without_the_password() -> None:
+    with pytest.raises(
+        StoreOpenError, match=r"no connection to postgresql://127.0.0.1:1/"
+    ) as error:
+        opened("postgresql://me:secret@127.0.0.1:1/app")
+
+    assert "secret" not in str(error.value)
+
+
+@pytest.mark.parametrize("schema", ["", "a-b", 'x"; DROP', "n" * 64, "1st"])
+def test_a_schema_has_a_plain_name(postgres_uri: str, schema: str) -> None:
+    with pytest.raises(StoreOpenError, match="names no schema"):
+        opened(f"{postgres_uri}?schema={schema}")
+
+
+def test_an_option_nobody_knows_is_an_error_of_ours(postgres_uri: str) -> None:
+    with pytest.raises(StoreOpenError, match="cannot be read"):
+        opened(f"{postgres_uri}?colour=red")
+
+
+def test_a_closed_store_says_so(postgres_events_uri: str) -> None:
+    store = opened(postgres_events_uri)
+    store.close()
+    store.close()
+
+    with pytest.raises(SessionClosedError, match="was closed"):
+        post(store.events, 1)
+
+
+def test_a_session_on_postgresql_is_refused_for_now(postgres_uri: str) -> None:
+    with pytest.raises(StoreOpenError, match="state on PostgreSQL is not supported yet"):
+        Session(postgres_uri)
+
+
+def test_without_the_driver_the_error_says_what_to_install() -> None:
+    program = (
+        "import sys; sys.modules['psycopg'] = None\n"
+        "from ontologia.errors import StoreOpenError\n"
+        "from ontologia.store.open import open_event_store\n"
+        "try: open_event_store('postgresql://h/d', None, None, None)\n"
+        "except StoreOpenError as error: print(error.hint)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.strip() == "pip install 'ontologia[postgres]'"
