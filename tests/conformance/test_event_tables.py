@@ -63,7 +63,7 @@ def optional(*names: str) -> dict[str, tuple[str, bool]]:
     return dict.fromkeys(names, (TEXT, False))
 
 
-@pytest.mark.req("SQL-117", "SQL-118", "ONT-126")
+@pytest.mark.req("ONT-122", "SQL-117", "SQL-118", "ONT-126")
 def test_the_table_of_events(columns: Any, indexes: Any) -> None:
     found = columns("events")
     found.pop("seq")

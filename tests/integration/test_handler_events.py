@@ -52,7 +52,7 @@ def names(session):
 # -- emit -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.req("ONT-041", "ONT-042", "ONT-043", "ONT-156")
+@pytest.mark.req("ONT-041", "ONT-042", "ONT-043", "ONT-156", "SQL-144")
 def test_what_is_emitted_is_stored_when_the_handler_has_returned_and_in_that_order(
     session, open_session
 ):
@@ -80,7 +80,7 @@ def test_what_is_emitted_is_stored_when_the_handler_has_returned_and_in_that_ord
     assert [event.number for event in claimed] == [1, 2, 3]
 
 
-@pytest.mark.req("ONT-044", "ONT-157")
+@pytest.mark.req("ONT-044", "ONT-157", "SQL-143")
 def test_what_a_failing_handler_emitted_never_was(session):
     attempts = []
 

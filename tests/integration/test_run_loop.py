@@ -162,7 +162,7 @@ def test_what_the_program_queued_before_a_run_is_still_queued_after_it(session):
 # -- failures -------------------------------------------------------------------------------------
 
 
-@pytest.mark.req("ONT-157")
+@pytest.mark.req("ONT-157", "SQL-143")
 @pytest.mark.parametrize(
     "error", [ValueError, StopIteration, asyncio.CancelledError, RecursionError]
 )

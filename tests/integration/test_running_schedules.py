@@ -305,7 +305,7 @@ def test_a_clock_that_steps_back_keeps_the_order_of_events(session, open_session
     assert numbers == list("abcdef")
 
 
-@pytest.mark.req("ONT-074")
+@pytest.mark.req("ONT-074", "SQL-144")
 def test_a_scheduled_event_is_retried_and_buried_like_any_other(open_session, settings):
     session = open_session(settings=settings | {"event_max_attempts": 2})
     attempts = []

@@ -79,6 +79,24 @@ def test_the_front_door_has_what_stands_in_public_signatures():
     assert wanted | {"load_upgraders", "upgrader"} <= set(ontologia.__all__)
 
 
+@pytest.mark.req("ONT-001")
+def test_the_names_of_the_event_bus_are_there():
+    from ontologia import (  # noqa: F401
+        Entity,
+        Event,
+        EventLoopLimitError,
+        EventStore,
+        Field,
+        HandlerContext,
+        LeaseExpiredError,
+        OntologiaConfig,
+        Relation,
+        Schedule,
+        Session,
+        on_event,
+    )
+
+
 @pytest.mark.req("ONT-004")
 @pytest.mark.parametrize(
     "name", ["Ontology", "on_commit", "on_commit_entity", "on_schedule", "CommitContext"]

@@ -1,0 +1,135 @@
+"""An idle session is woken by what others write, long before it would look by itself."""
+
+from __future__ import annotations
+
+import threading
+
+import apsw
+import pytest
+
+from ontologia import Entity, Event, Field, LeaseExpiredError, Session, on_event
+from ontologia.config import OntologiaConfig
+from ontologia.store.sqlite import watch
+from tests.integration.processes import Process
+from tests.integration.running import PATIENCE, running, until
+
+FOR_AN_HOUR = OntologiaConfig(event_poll_interval_ms=3_600_000)
+
+ANNOUNCE = """
+from ontologia import Event, Field
+
+class Ring(Event):
+    number: Field[int]
+
+session = Session(sys.argv[1])
+say("ready")
+for number in range(3):
+    listen()
+    session.commit(event=Ring(number=number))
+    say("rung")
+"""
+
+
+class Ring(Event):
+    number: Field[int]
+
+
+class Note(Entity):
+    id: Field[str]
+
+
+@pytest.fixture
+def heard(path):
+    """The numbers that an idle session has heard; it polls once an hour."""
+    numbers: list[int] = []
+
+    @on_event(Ring, name="hear")
+    def hear(ctx):
+        numbers.append(ctx.event.number)
+
+    with Session(str(path), config=FOR_AN_HOUR) as session, running(session, [hear]):
+        until(lambda: session.event_store.list_consumers("default"))
+        yield numbers
+
+
+def _ring_from_another_process(path, heard):
+    with Process(ANNOUNCE, path) as other:
+        other.hear("ready")
+        for number in range(3):
+            other.tell("ring")
+            other.hear("rung")
+            until(lambda number=number: heard == list(range(number + 1)))
+
+
+@pytest.mark.req("NEW-003", "ONT-161")
+def test_another_process_wakes_it(path, heard):
+    _ring_from_another_process(path, heard)
+
+
+@pytest.mark.req("NEW-003")
+def test_another_process_is_noticed_where_the_system_does_not_tell(path, monkeypatch, request):
+    monkeypatch.setattr(watch, "_watch_file", lambda path: None)
+
+    _ring_from_another_process(path, request.getfixturevalue("heard"))
+
+
+@pytest.mark.req("ONT-161")
+def test_another_session_of_its_process_wakes_it(path, heard):
+    with Session(str(path)) as other:
+        for number in range(3):
+            other.commit(event=Ring(number=number))
+            until(lambda number=number: heard == list(range(number + 1)))
+
+
+@pytest.mark.req("NEW-022")
+def test_what_is_deferred_meanwhile_does_not_wait_for_the_next_look(path, heard):
+    with Session(str(path)) as other:
+        other.defer(Ring(number=0), delay=0.05)
+        until(lambda: heard == [0])
+
+
+def test_a_session_in_memory_is_woken_by_its_own_threads():
+    numbers: list[int] = []
+
+    @on_event(Ring, name="hear")
+    def hear(ctx):
+        numbers.append(ctx.event.number)
+
+    with Session("sqlite://", config=FOR_AN_HOUR) as session, running(session, [hear]):
+        until(lambda: session.event_store.list_consumers("default"))
+        session.commit(event=Ring(number=7))
+        until(lambda: numbers == [7])
+
+
+@pytest.mark.req("SQL-075", "ONT-047")
+def test_a_lease_that_ends_while_the_commit_waits_for_others_is_noticed(open_session, path, clock):
+    session, caught = open_session(), []
+    blocker = apsw.Connection(str(path))
+    waiting = threading.Event()
+
+    @on_event(Ring)
+    def note(ctx):
+        if ctx.attempt > 1:
+            return
+        ctx.ensure(Note(id="late"))
+        blocker.execute("BEGIN IMMEDIATE")
+        waiting.set()
+        try:
+            ctx.commit()
+        except LeaseExpiredError as error:
+            caught.append(error)
+            raise
+
+    def free() -> None:
+        assert waiting.wait(PATIENCE)
+        clock.advance(seconds=31)  # the lease is over; only then can the commit begin
+        blocker.execute("ROLLBACK")
+
+    session.commit(event=Ring(number=1))
+    thread = threading.Thread(target=free)
+    thread.start()
+    session.run([note], max_iterations=1)
+    thread.join()
+
+    assert len(caught) == 1
+    assert session.head == 0
