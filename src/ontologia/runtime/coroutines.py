@@ -42,15 +42,15 @@ class Coroutines:
         for future in list(self._running):
             future.cancel()
 
-    def close(self) -> None:
-        """Stop the event loop; what is still running is cancelled first."""
+    def close(self, patience: float) -> None:
+        """Stop the event loop; what is still running is cancelled, and waited for this long."""
         with self._lock:
             loop, thread = self._loop, self._thread
             self._loop = self._thread = None
         if loop is not None and thread is not None:
             self.cancel_all()
             loop.call_soon_threadsafe(loop.stop)
-            thread.join(timeout=5)
+            thread.join(patience)
 
     def _started(self) -> asyncio.AbstractEventLoop:
         with self._lock:

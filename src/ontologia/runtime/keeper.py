@@ -53,7 +53,8 @@ class Keeper:
         """End, after the task at hand."""
         self._stop.set()
         self._nudged.set()
-        self._thread.join()
+        if self._thread.is_alive():
+            self._thread.join()
 
     def nudge(self) -> None:
         """There is an acknowledgement to look after."""

@@ -9,6 +9,7 @@ whole poll interval is slept then: that is the rate limit.
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections.abc import Sequence
 from datetime import datetime
@@ -21,8 +22,8 @@ from ontologia.runtime.coroutines import Coroutines
 from ontologia.runtime.dispatch import Dispatcher
 from ontologia.runtime.feed import Feed
 from ontologia.runtime.handlers import Handler
-from ontologia.runtime.keeper import Keeper, Task
 from ontologia.runtime.signals import stopping_on_signals
+from ontologia.runtime.upkeep import Upkeep
 from ontologia.store.events.claims import Peek
 from ontologia.store.events.consumers import Start
 from ontologia.store.rows import Claim, Consumer
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 _IDLE_POLL = 1.0  # seconds: wakes make it faster, polling makes it certain
 _SLICE = 0.001
-_SCHEDULE_LOOK = 0.2
+_LAST_WORDS = 1.0  # seconds a cancelled coroutine has to clean up
 
 
 class EventLoop:
@@ -57,9 +58,15 @@ class EventLoop:
         self._feed = Feed(handlers, workers)
         self._dispatcher = Dispatcher(session, self._acks, self._coroutines, self._stop.is_set)
         self._consumers: dict[str, Consumer] = {}
-        self._collector: threading.Thread | None = None
         self._stopped_at: float | None = None
-        self._keeper = self._make_keeper()
+        self._upkeep = Upkeep(
+            session,
+            self._feed,
+            self._acks,
+            self._consumers,
+            self._stop.is_set,
+            self._cancel_overdue,
+        )
 
     # -- from outside -----------------------------------------------------------------------
 
@@ -75,8 +82,8 @@ class EventLoop:
         try:
             with stopping_on_signals(self.stop):
                 self._register()
-                self._keeper.start()
                 try:
+                    self._upkeep.start()
                     self._run(max_iterations)
                 finally:
                     self._shut_down()
@@ -94,7 +101,6 @@ class EventLoop:
         ]
         for thread in threads:
             thread.start()
-        self._collect()
         done = 0
         while not self._stop.is_set():
             try:
@@ -121,6 +127,7 @@ class EventLoop:
                 return True, None
             if claimed or self._stop.is_set():
                 continue
+            peek = peek or self._peek()
             if quiet:
                 return False, peek
             self._watch.wait(self._pause(peek))  # workers are busy: until one is free
@@ -206,7 +213,7 @@ class EventLoop:
         try:
             if not group[0].started:
                 self._acks.flush(group, self._config.event_claim_lease_ms)
-            self._keeper.nudge()
+            self._upkeep.nudge()
             for claim in group:
                 if not self._run_one(handler, claim):
                     return  # the run stops: what is left of the group is handed back
@@ -259,54 +266,6 @@ class EventLoop:
             waits.append(peek.next_fire - now.timestamp())
         return max(0.0, min([longest, *waits]))
 
-    # -- beside the loop ----------------------------------------------------------------------
-
-    def _make_keeper(self) -> Keeper:
-        lease = self._config.event_claim_lease_ms / 1000
-        beat = self._config.session_heartbeat_interval_ms / 1000
-        tasks = [
-            Task("the heartbeat", beat, self._beat),
-            Task("leases", lease / 3, self._renew),
-            Task("schedules", _SCHEDULE_LOOK, self._session._scheduler.fire_due),
-            Task("collection", self._config.event_gc_interval_ms / 1000, self._collect),
-            Task("the shutdown", max(0.05, self._config.shutdown_grace_ms / 4000), self._cancel),
-        ]
-        return Keeper(self._clock, tasks, self._acks.due_in, self._acks.flush)
-
-    def _beat(self) -> None:
-        ids = [consumer.id for consumer in self._consumers.values()]
-        self._events.heartbeat(self._session.session_id, ids)
-
-    def _renew(self) -> None:
-        """What is claimed and not running keeps its lease; a running handler's is its own."""
-        waiting = self._feed.idle()
-        if waiting:
-            self._events.claims.renew(waiting, self._config.event_claim_lease_ms)
-
-    def _cancel(self) -> None:
-        """Coroutines that are still running when the grace is over are cancelled."""
-        if self._stopped_at is not None:
-            waited = (self._clock.monotonic() - self._stopped_at) * 1000
-            if waited >= self._config.shutdown_grace_ms:
-                self._coroutines.cancel_all()
-
-    def _collect(self) -> None:
-        """Collect in a thread of its own: neither handlers nor heartbeats wait for it."""
-        if self._collector is None or not self._collector.is_alive():
-            self._collector = threading.Thread(
-                target=self._collect_now, name="ontologia-collect", daemon=True
-            )
-            self._collector.start()
-
-    def _collect_now(self) -> None:
-        try:
-            deleted = self._events.collect_events(self._session.namespace, self._stop.is_set)
-        except OntologiaError as error:
-            log.warning("finished events were not collected: %s", error)
-        else:
-            if deleted:
-                log.info("collected %d finished events", deleted)
-
     # -- the beginning and the end ------------------------------------------------------------------
 
     def _register(self) -> None:
@@ -314,7 +273,6 @@ class EventLoop:
         names = [handler.id for handler in self._handlers]
         session._register(consumers=names)
         self._register_consumers()
-        self._beat()
         session._scheduler.restart()
         log.info("session %s runs %d handlers", session.session_id, len(self._handlers))
 
@@ -333,18 +291,8 @@ class EventLoop:
         """Hand back what was not run, write what was, and say goodbye."""
         self.stop()
         waiting = self._feed.close()
-        grace = self._config.shutdown_grace_ms / 1000
-        if not self._feed.wait_quiet(grace):
-            self._coroutines.cancel_all()
-            if not self._feed.wait_quiet(1.0):
-                # Their threads cannot be ended, but they can write nothing from here on.
-                waiting += self._feed.running()
-                log.warning("%d handlers are still running; their events are handed back",
-                            len(self._feed.running()))  # fmt: skip
-        self._coroutines.close()
-        self._keeper.stop()
-        if self._collector is not None:
-            self._collector.join()
+        waiting += self._wind_down(hurry=isinstance(sys.exception(), KeyboardInterrupt))
+        self._upkeep.stop()
         for what, step in (
             ("acknowledgements", self._acks.flush),
             ("claims", lambda: waiting and self._events.claims.abandon(waiting)),
@@ -353,6 +301,27 @@ class EventLoop:
             try:
                 step()
             except OntologiaError as error:
-                log.error("%s could not be written at the end: %s", what, error)
+                log.error("%s could not be written when the run ended: %s", what, error)
                 self._fatal = self._fatal or error
         self._events.wake()
+
+    def _wind_down(self, *, hurry: bool) -> list[Claim]:
+        """Let running handlers come to their end; those that do not in time."""
+        try:
+            if not hurry:
+                self._feed.wait_quiet(self._config.shutdown_grace_ms / 1000)
+        except KeyboardInterrupt as error:  # the second signal
+            self._fatal, hurry = self._fatal or error, True
+        self._coroutines.close(0.1 if hurry else _LAST_WORDS)
+        if not self._feed.wait_quiet(0.0 if hurry else _LAST_WORDS):
+            # Their threads cannot be ended, but they can write nothing from here on.
+            count = len(self._feed.running())
+            log.warning("%d handlers are still running; their events are handed back", count)
+        return self._feed.running()
+
+    def _cancel_overdue(self) -> None:
+        """Coroutines that are still running when the grace is over are cancelled."""
+        if self._stopped_at is not None:
+            waited = (self._clock.monotonic() - self._stopped_at) * 1000
+            if waited >= self._config.shutdown_grace_ms:
+                self._coroutines.cancel_all()
