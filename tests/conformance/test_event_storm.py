@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from ontologia.store.events.claims import Done
+from ontologia.store.events.leases import Done
 from ontologia.store.events.store import SqlEventStore
 from ontologia.store.rows import Claim
 from ontologia.testing import ManualClock

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from ontologia.clock import to_text
-from ontologia.store.events.claims import Done
+from ontologia.store.events.leases import Done
 from ontologia.store.events.store import SqlEventStore
 from ontologia.store.rows import Announcement, Claim
 from ontologia.testing import ManualClock

@@ -7,7 +7,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from ontologia.store.events.claims import Claims, Done
+from ontologia.store.events.claims import Claims
+from ontologia.store.events.leases import Done
 from ontologia.store.rows import Claim
 
 log = logging.getLogger(__name__)

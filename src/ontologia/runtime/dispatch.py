@@ -16,7 +16,7 @@ from ontologia.runtime.acks import Acks
 from ontologia.runtime.context import HandlerContext, active
 from ontologia.runtime.coroutines import Coroutines
 from ontologia.runtime.handlers import Handler
-from ontologia.store.events.claims import Done
+from ontologia.store.events.leases import Done
 from ontologia.store.rows import Claim
 
 if TYPE_CHECKING:

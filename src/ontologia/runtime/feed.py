@@ -11,7 +11,6 @@ from ontologia.runtime.handlers import Handler
 from ontologia.store.rows import Claim
 
 LARGEST_GROUP = 16
-_LONG = 3600.0
 _LOOK = 0.05
 _GROUP_TIME = 0.01  # seconds: a group that takes longer is made smaller
 
@@ -30,6 +29,8 @@ class Feed:
         self._size = dict.fromkeys(self._waiting, 1)
         self._idle: dict[int, Claim] = {}
         self._running: dict[int, Claim] = {}
+        self._out = 0  # groups that workers have
+        self._alone = False  # whether one of them must be the only one
         self._closed = False
         self._awaited = False
         self._changed = threading.Condition()
@@ -46,13 +47,34 @@ class Feed:
         """The next group of the highest handler that has one; None if there is none, or closed."""
         with self._changed:
             while not self._closed:
-                for handler_id, queue in self._waiting.items():
-                    if queue:
-                        return self._handlers[handler_id], self._group(handler_id, queue)
+                found = self._next()
+                if found is not None:
+                    return found
                 if not block:
                     return None
                 self._changed.wait()
             return None
+
+    def _next(self) -> tuple[Handler, list[Claim]] | None:
+        for handler_id, queue in self._waiting.items():
+            if self._alone:
+                return None
+            if queue:
+                # Whoever was there when a process died may have killed it: it runs alone, so
+                # that it cannot take others with it again.
+                if queue[0].crashed and self._out:
+                    return None
+                self._alone = queue[0].crashed
+                self._out += 1
+                return self._handlers[handler_id], self._group(handler_id, queue)
+        return None
+
+    def finish(self) -> None:
+        """A worker is done with its group."""
+        with self._changed:
+            self._out -= 1
+            self._alone = False
+            self._changed.notify_all()
 
     def _group(self, handler_id: str, queue: deque[Claim]) -> list[Claim]:
         # With several workers a group must not keep what another worker could be running.
@@ -141,14 +163,14 @@ class Feed:
             while (self._idle or self._running) and not stopped():
                 self._changed.wait(_LOOK)
 
-    def wait_quiet(self, seconds: float) -> bool:
-        """Wait until nothing runs, at most this long; whether that came."""
+    def wait_quiet(self, seconds: float, hurry: Callable[[], bool]) -> bool:
+        """Wait until nothing runs, at most this long, or until in a hurry; whether that came."""
         deadline = time.monotonic() + seconds
         with self._changed:
             self._awaited = True
             while self._running:
                 left = deadline - time.monotonic()
-                if left <= 0:
+                if left <= 0 or hurry():
                     return False
-                self._changed.wait(min(left, _LONG))
+                self._changed.wait(min(left, _LOOK))
             return True

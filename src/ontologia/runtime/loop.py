@@ -9,7 +9,6 @@ whole poll interval is slept then: that is the rate limit.
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 from collections.abc import Sequence
 from datetime import datetime
@@ -37,6 +36,23 @@ _SLICE = 0.001
 _LAST_WORDS = 1.0  # seconds a cancelled coroutine has to clean up
 
 
+class Flag:
+    """Set once, by any thread or signal handler: an Event has a lock, which those must not take."""
+
+    __slots__ = ("_on",)
+
+    def __init__(self) -> None:
+        self._on = False
+
+    def set(self) -> None:
+        """From here on it is set."""
+        self._on = True
+
+    def is_set(self) -> bool:
+        """Whether it was."""
+        return self._on
+
+
 class EventLoop:
     """One `run` of one session."""
 
@@ -50,7 +66,9 @@ class EventLoop:
         self._handlers = handlers
         self._workers = workers
         self._start: Start = start
-        self._stop = threading.Event()
+        self._stop = Flag()
+        self._hurry = Flag()
+        self._handling = False
         self._fatal: BaseException | None = None
         self._watch = session._store.watch()
         self._coroutines = Coroutines()
@@ -77,10 +95,16 @@ class EventLoop:
             self._stop.set()
         self._watch.wake()
 
+    def hurry(self) -> bool:
+        """Wait for nobody; whether a handler is running in the thread that runs the loop."""
+        self._hurry.set()
+        self.stop()
+        return self._handling
+
     def run(self, max_iterations: int | None) -> None:
         """Run until stopped, or for this many iterations."""
         try:
-            with stopping_on_signals(self.stop):
+            with stopping_on_signals(self.stop, self.hurry):
                 self._register()
                 try:
                     self._upkeep.start()
@@ -91,6 +115,8 @@ class EventLoop:
             self._watch.close()
         if self._fatal is not None:
             raise self._fatal
+        if self._hurry.is_set():
+            raise KeyboardInterrupt
 
     # -- iterations ---------------------------------------------------------------------------
 
@@ -220,6 +246,8 @@ class EventLoop:
         except LockContentionError:
             self._feed.put_back(handler, group)
             raise
+        finally:
+            self._feed.finish()
         self._feed.pace(handler, group, self._clock.monotonic() - began)
 
     def _run_one(self, handler: Handler, claim: Claim) -> bool:
@@ -229,9 +257,11 @@ class EventLoop:
             return True
         if self._stop.is_set() or not self._feed.begin(claim):
             return False
+        self._handling = self._workers == 1
         try:
             self._dispatcher.attempt(handler, claim)
         finally:
+            self._handling = False
             self._feed.end(claim)
         return True
 
@@ -241,18 +271,15 @@ class EventLoop:
         """Between iterations: the whole interval after the limit, else until there is work."""
         interval = self._config.event_poll_interval_ms / 1000
         seconds = interval if limited else self._pause(peek)
-        if self._clock is SYSTEM_CLOCK:
-            if limited:
-                self._stop.wait(seconds)
-            elif not self._stop.is_set():
-                self._watch.wait(seconds)
-        elif stepped:
+        if stepped and self._clock is not SYSTEM_CLOCK:
             self._clock.sleep(seconds)  # somebody plays the loop step by step
-        else:
-            deadline = self._clock.monotonic() + seconds
-            while not self._stop.is_set() and self._clock.monotonic() < deadline:
-                if self._watch.wait(_SLICE) and not limited:
-                    return
+            return
+        deadline = self._clock.monotonic() + seconds
+        while not self._stop.is_set() and (left := deadline - self._clock.monotonic()) > 0:
+            # A clock that is not the machine's is looked at again and again: it may be moved.
+            step = left if self._clock is SYSTEM_CLOCK else _SLICE
+            if self._watch.wait(step) and not limited:
+                return
 
     def _pause(self, peek: Peek | None) -> float:
         """Seconds until something is due, at most the poll interval."""
@@ -291,7 +318,7 @@ class EventLoop:
         """Hand back what was not run, write what was, and say goodbye."""
         self.stop()
         waiting = self._feed.close()
-        waiting += self._wind_down(hurry=isinstance(sys.exception(), KeyboardInterrupt))
+        waiting += self._wind_down()
         self._upkeep.stop()
         for what, step in (
             ("acknowledgements", self._acks.flush),
@@ -305,15 +332,12 @@ class EventLoop:
                 self._fatal = self._fatal or error
         self._events.wake()
 
-    def _wind_down(self, *, hurry: bool) -> list[Claim]:
+    def _wind_down(self) -> list[Claim]:
         """Let running handlers come to their end; those that do not in time."""
-        try:
-            if not hurry:
-                self._feed.wait_quiet(self._config.shutdown_grace_ms / 1000)
-        except KeyboardInterrupt as error:  # the second signal
-            self._fatal, hurry = self._fatal or error, True
-        self._coroutines.close(0.1 if hurry else _LAST_WORDS)
-        if not self._feed.wait_quiet(0.0 if hurry else _LAST_WORDS):
+        hurry = self._hurry.is_set
+        self._feed.wait_quiet(self._config.shutdown_grace_ms / 1000, hurry)
+        self._coroutines.close(0.1 if hurry() else _LAST_WORDS)
+        if not self._feed.wait_quiet(_LAST_WORDS, hurry):
             # Their threads cannot be ended, but they can write nothing from here on.
             count = len(self._feed.running())
             log.warning("%d handlers are still running; their events are handed back", count)

@@ -10,11 +10,16 @@ from types import FrameType
 from typing import Any
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_ENOUGH = 3
 
 
 @contextmanager
-def stopping_on_signals(stop: Callable[[], None]) -> Generator[None]:
-    """Call `stop` on the first signal, raise KeyboardInterrupt on the next.
+def stopping_on_signals(stop: Callable[[], None], hurry: Callable[[], bool]) -> Generator[None]:
+    """Call `stop` on the first signal, `hurry` on the second.
+
+    A signal comes between any two steps of the main thread, also while it holds a lock. So these
+    two take none; KeyboardInterrupt is raised where `hurry` says that a handler is running, which
+    nothing else can end, and on the third signal in any case.
 
     Only the main thread may set signal handlers; elsewhere this is nothing. What was set before
     is set again at the end.
@@ -22,14 +27,15 @@ def stopping_on_signals(stop: Callable[[], None]) -> Generator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    seen = False
+    seen = 0
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
         nonlocal seen
-        if seen:
+        seen += 1
+        if seen == 1:
+            stop()
+        elif hurry() or seen >= _ENOUGH:
             raise KeyboardInterrupt
-        seen = True
-        stop()
 
     before: dict[Any, Any] = {number: signal.signal(number, on_signal) for number in _SIGNALS}
     try:

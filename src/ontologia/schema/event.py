@@ -109,7 +109,7 @@ def payload_of(event: Event) -> str:
     return type(event).__shape__.dump(vars(event))
 
 
-def event_of(cls: type[Event], payload: str) -> Event:
+def event_of(cls: type[Event], payload: str | bytes) -> Event:
     """The event of this class that was stored as `payload`.
 
     Validated again, since another version of the program may have written it: fields the class

@@ -95,7 +95,8 @@ class EventRow(NamedTuple):
     id: str
     namespace: str
     type: str
-    payload: str
+    payload: str | bytes
+    """JSON. As it comes from a file it is bytes: whether they are text is for the reader to see."""
     created_at: str
     priority: int
     root_event_id: str
@@ -135,6 +136,8 @@ class Claim:
     attempts: int
     """Attempts before this one."""
     lease_until: str
+    crashed: bool = False
+    """Whether the last of them ended without a word, as it does when a process dies."""
     started: bool = False
     read_commit: int | None = None
     """The last commit when the attempt began."""

@@ -60,10 +60,7 @@ class Burial:
         if event is None:
             log.warning("event %(event_id)s of %(handler_id)s is gone; no dead letter", place)
             return
-        values = event._asdict()
-        copied = ("namespace", "type", "payload", "root_event_id", "chain_depth")
-        snapshot = {name: values[name] for name in copied}
-        tx.run(self._sql["insert_dead_letter"], {**place, **ended, **snapshot})
+        tx.run(self._sql["insert_dead_letter"], {**place, **ended})
         if event.type != EventDeadLetter.__event_type__:  # or a failing handler would never end
             self._announce(tx, event, attempt, error)
 

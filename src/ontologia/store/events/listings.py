@@ -132,8 +132,8 @@ class Listings:
         return shown
 
 
-def _readable(payload: str) -> Any:
+def _readable(payload: str | bytes) -> Any:
     try:
         return codec.decode(payload)
-    except InvalidValueError:
-        return payload  # an operator wants to see what is broken
+    except InvalidValueError:  # an operator wants to see what is broken
+        return payload if isinstance(payload, str) else payload.decode(errors="backslashreplace")

@@ -79,8 +79,17 @@ class EventLog:
     def copy(self, row: EventRow) -> EventRow:
         """The same event again, as the first of a chain of its own."""
         new_id = self._ids.new()
+        payload = row.payload
+        if isinstance(payload, bytes):
+            try:
+                payload = payload.decode()
+            except UnicodeDecodeError as error:
+                raise InvalidValueError(
+                    f"the payload of event {row.id} is no text; nothing was stored"
+                ) from error
         return row._replace(
             id=new_id,
+            payload=payload,
             created_at=self.stamp(),
             root_event_id=new_id,
             chain_depth=0,

@@ -25,7 +25,7 @@ class PostgresDialect:
 
     def take(
         self, tx: Tx, consumer: Consumer, types: str | None, most: int, lease: Lease
-    ) -> list[tuple[EventRow, int]]:
+    ) -> list[tuple[EventRow, int, str | None]]:
         rows = tx.all(
             self._sql["take"],
             {
@@ -39,4 +39,4 @@ class PostgresDialect:
                 "lease_until": lease.until,
             },
         )
-        return [(EventRow(*row[:13]), row[13]) for row in rows]
+        return [(EventRow(*row[:13]), row[13], row[14]) for row in rows]

@@ -24,7 +24,7 @@ class SQLiteDialect:
 
     def take(
         self, tx: Tx, consumer: Consumer, types: str | None, most: int, lease: Lease
-    ) -> list[tuple[EventRow, int]]:
+    ) -> list[tuple[EventRow, int, str | None]]:
         rows = tx.all(
             _SQL["select_ready"],
             {
@@ -48,4 +48,4 @@ class SQLiteDialect:
                 break
         claims += [(row[0], *same, None, None) for row in rows[len(claims) :]]
         tx.many(_SQL["upsert_claim"], claims)
-        return [(EventRow(*row[:13]), row[13]) for row in rows]
+        return [(EventRow(*row[:13]), row[13], row[14]) for row in rows]

@@ -144,10 +144,10 @@ claimed AS (
            lease_until = excluded.lease_until, available_at = excluded.available_at,
            consumer_id = excluded.consumer_id, lease_token = excluded.lease_token,
            due_at = excluded.due_at, read_commit = NULL, started_at = NULL
-    RETURNING event_id, attempts)
+    RETURNING event_id, attempts, last_error)
 SELECT e.id, e.namespace, e.type, e.payload, e.created_at, e.priority, e.root_event_id,
        e.chain_depth, e.source, e.correlation_id, e.causation_id, e.tenant_id, e.dedup_key,
-       c.attempts
+       c.attempts, c.last_error
   FROM claimed c
  CROSS JOIN LATERAL (SELECT * FROM ontologia.events WHERE id = c.event_id LIMIT 1) e
  ORDER BY e.priority DESC, e.created_at, e.id;
@@ -251,8 +251,9 @@ UPDATE ontologia.event_claims
 -- name: insert_dead_letter
 INSERT INTO ontologia.dead_letters(event_id, handler_id, namespace, failed_at, attempts, last_error,
                                    event_type, event_payload, root_event_id, chain_depth)
-VALUES (%(event_id)s, %(handler_id)s, %(namespace)s, %(now)s, %(attempts)s, %(error)s, %(type)s,
-        %(payload)s, %(root_event_id)s, %(chain_depth)s);
+SELECT %(event_id)s, %(handler_id)s, namespace, %(now)s, %(attempts)s, %(error)s, type, payload,
+       root_event_id, chain_depth
+  FROM ontologia.events WHERE id = %(event_id)s;
 
 -- name: insert_attempt
 INSERT INTO ontologia.attempts(event_id, handler_id, attempt, started_at, ended_at, read_commit,

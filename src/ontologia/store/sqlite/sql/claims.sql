@@ -102,10 +102,11 @@ SELECT :consumer_id, e.priority, e.created_at, e.id, e.type FROM events e
     ON CONFLICT DO NOTHING;
 
 -- name: select_ready
--- The order of the key is the order of urgency. CROSS JOIN keeps it: nothing is sorted.
-SELECT e.id, e.namespace, e.type, e.payload, e.created_at, e.priority, e.root_event_id,
+-- The order of the key is the order of urgency. CROSS JOIN keeps it: nothing is sorted. Payloads
+-- are given as bytes: one that is no text must not spoil the batch.
+SELECT e.id, e.namespace, e.type, CAST(e.payload AS BLOB), e.created_at, e.priority, e.root_event_id,
        e.chain_depth, e.source, e.correlation_id, e.causation_id, e.tenant_id, e.dedup_key,
-       COALESCE(k.attempts, 0)
+       COALESCE(k.attempts, 0), k.last_error
   FROM ready r CROSS JOIN events e ON e.id = r.event_id
   LEFT JOIN event_claims k ON k.event_id = r.event_id AND k.handler_id = :handler_id
  WHERE r.consumer_id = :consumer_id
@@ -211,8 +212,9 @@ UPDATE event_claims
 -- name: insert_dead_letter
 INSERT INTO dead_letters(event_id, handler_id, namespace, failed_at, attempts, last_error,
                          event_type, event_payload, root_event_id, chain_depth)
-VALUES (:event_id, :handler_id, :namespace, :now, :attempts, :error, :type, :payload,
-        :root_event_id, :chain_depth);
+SELECT :event_id, :handler_id, namespace, :now, :attempts, :error, type, payload, root_event_id,
+       chain_depth
+  FROM events WHERE id = :event_id;
 
 -- name: insert_attempt
 INSERT INTO attempts(event_id, handler_id, attempt, started_at, ended_at, read_commit, outcome,

@@ -14,8 +14,8 @@ INSERT INTO dedup(namespace, type, key, event_id) VALUES (:namespace, :type, :ke
 SELECT event_id FROM dedup WHERE namespace = :namespace AND type = :type AND key = :key;
 
 -- name: get_event
-SELECT id, namespace, type, payload, created_at, priority, root_event_id, chain_depth, source,
-       correlation_id, causation_id, tenant_id, dedup_key
+SELECT id, namespace, type, CAST(payload AS BLOB), created_at, priority, root_event_id,
+       chain_depth, source, correlation_id, causation_id, tenant_id, dedup_key
   FROM events WHERE id = :id;
 
 -- name: insert_deferred

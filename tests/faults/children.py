@@ -1,0 +1,188 @@
+"""Processes in the hands of a test, and what must hold when they are gone.
+
+A child is forked by a server that has imported everything before, so killing and starting a
+hundred of them costs little. It is a process like any other: it opens its own session and gets
+real signals.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+import apsw
+
+from ontologia import Session
+from tests.faults.workers import CONSUMERS, Order, Placed, begin
+
+SCALE = float(os.environ.get("ONTOLOGIA_TEST_FAULTS", "1"))
+"""How much of everything: 1 is for CI; the docstring of each long test says what is full size."""
+PATIENCE = 30 + 30 * SCALE  # seconds, for anything a process does; only a hang takes that long
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["ontologia", "apsw", "tests.faults.hardships"])
+
+
+class Child:
+    """A process that runs a function of `workers` or `hardships`; killed, if need be, when the block is left."""
+
+    count = 0
+
+    def __init__(self, folder: Path, target: Callable[..., None], *arguments: Any) -> None:
+        type(self).count += 1
+        notes = folder / f"child-{self.count}"
+        self.pipe, theirs = _context.Pipe()
+        self.process = _context.Process(
+            target=begin, args=(target, theirs, str(notes), *arguments), daemon=True
+        )
+        self.process.start()
+        theirs.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        self.pipe.close()
+        self.process.close()
+
+    def hear(self, word: str) -> tuple[Any, ...]:
+        """What the child says next, which must begin with `word`; what follows it."""
+        if not self.pipe.poll(PATIENCE):
+            raise AssertionError(f"wanted {word!r}, heard nothing for {PATIENCE} s")
+        said = self.pipe.recv()
+        if said[0] != word:
+            raise AssertionError(f"wanted {word!r}, heard " + "\n".join(map(str, said)))
+        return tuple(said[1:])
+
+    def tell(self) -> None:
+        self.pipe.send("go")
+
+    def signal(self, number: int) -> None:
+        os.kill(self.process.pid, number)
+
+    def kill(self) -> None:
+        """kill -9, and wait until it is gone."""
+        self.process.kill()
+        self.process.join(PATIENCE)
+
+    def died(self) -> int | None:
+        """Wait for its end; its exit code."""
+        self.process.join(PATIENCE)
+        return self.process.exitcode
+
+    def stop(self) -> None:
+        """SIGTERM, and a clean end."""
+        self.signal(signal.SIGTERM)
+        self.hear("ended")
+        assert self.died() == 0
+
+
+def show_figures(*, began: float, **figures: object) -> None:
+    """Log what a test did since `began`: `pytest --log-cli-level=INFO` shows it."""
+    seconds = round(time.monotonic() - began, 1)
+    logging.getLogger("tests.faults").info("%s in %s s", figures, seconds)
+
+
+def place_orders(path: Path, count: int) -> list[str]:
+    """Commit that many orders, each with its event; the ids of the events."""
+    ids: list[str] = []
+    with Session(str(path)) as session:
+        for number in range(count):
+            session.ensure(Order(id=str(number)))
+            event = Placed(number=str(number))
+            session.commit(event=event)
+            ids.append(str(event.id))
+    return ids
+
+
+def ask(path: Path, sql: str) -> list[tuple[Any, ...]]:
+    """Ask a store's file, through the copy of SQLite that the store has itself."""
+    database = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+    database.set_busy_timeout(10_000)
+    try:
+        return database.execute(sql).fetchall()
+    finally:
+        database.close()
+
+
+_HANDLERS = {name for names in CONSUMERS.values() for name in names}
+UNFINISHED = """
+SELECT (SELECT COUNT(*) FROM incoming) + (SELECT COUNT(*) FROM ready)
+     + (SELECT COUNT(*) FROM event_claims WHERE due_at IS NOT NULL)
+"""
+
+
+def wait_until_finished(path: Path, *children: Child) -> None:
+    """Wait until no consumer has anything left to do; these children are to live until then."""
+    deadline = time.monotonic() + PATIENCE
+    while ask(path, UNFINISHED) != [(0,)]:
+        for child in children:
+            if child.pipe.poll():
+                raise AssertionError("it ended: " + "\n".join(map(str, child.pipe.recv())))
+        if time.monotonic() > deadline:
+            raise AssertionError(f"unfinished: {ask(path, UNFINISHED)}")
+        time.sleep(0.05)
+
+
+def noted(folder: Path) -> Counter[tuple[str, str]]:
+    """How often each thing was noted, by all children together."""
+    lines: Counter[tuple[str, str]] = Counter()
+    for notes in folder.glob("child-*"):
+        if notes.suffix != ".log":
+            lines.update(tuple(line.split(" ", 1)) for line in notes.read_text().splitlines())  # type: ignore[misc]
+    return lines
+
+
+def assert_sound(path: Path) -> None:
+    """The rules of delivery hold, and the file is whole."""
+    with Session(str(path)) as session:
+        assert session.event_store.check() == []
+    assert ask(path, "PRAGMA integrity_check") == [("ok",)]
+    assert ask(path, "PRAGMA foreign_key_check") == []
+
+
+def assert_all_done_once(path: Path) -> None:
+    """Every event acked once by each of its consumers, with one result."""
+    assert_sound(path)
+    for event_type, consumers in CONSUMERS.items():
+        pairs = ask(
+            path,
+            f"""SELECT e.id, group_concat(k.handler_id, ' ') FROM events e LEFT JOIN
+                (SELECT * FROM event_claims WHERE ack_at IS NOT NULL ORDER BY handler_id) k
+                ON k.event_id = e.id WHERE e.type = '{event_type}' GROUP BY e.id""",
+        )
+        assert [pair for pair in pairs if pair[1] != " ".join(consumers)] == []
+    assert ask(path, "SELECT event_id, last_error FROM dead_letters") == []
+    assert_one_result_each(path)
+
+
+def assert_one_result_each(path: Path) -> None:
+    """One follow-up per event, one version of every entity, and nothing that nobody asked for."""
+    placed = ask(path, "SELECT id, payload ->> 'number' FROM events WHERE type = 'faults.placed'")
+    shipped = "SELECT causation_id, payload ->> 'number' FROM events WHERE type = 'faults.shipped'"
+    assert sorted(ask(path, shipped)) == sorted(placed)
+    versions = ask(
+        path, "SELECT entity_type, entity_key, COUNT(*) FROM entity_history GROUP BY 1, 2"
+    )
+    assert [version for version in versions if version[2] != 1] == []
+    for kind in ("Receipt", "Parcel"):
+        keys = sorted(key for entity_type, key, _ in versions if entity_type == kind)
+        assert keys == sorted(number for _, number in placed)
+
+
+def assert_runs_are_accounted_for(path: Path, folder: Path) -> int:
+    """No handler ran more often than its attempts say; how many runs were repeats."""
+    claims = ask(path, "SELECT handler_id, event_id, attempts FROM event_claims WHERE ack_at > ''")
+    allowed = {(handler, event): attempts + 1 for handler, event, attempts in claims}
+    runs = {key: times for key, times in noted(folder).items() if key[0] in _HANDLERS}
+    assert runs.keys() == allowed.keys()
+    assert {key: times for key, times in runs.items() if times > allowed[key]} == {}
+    return sum(runs.values()) - len(runs)
