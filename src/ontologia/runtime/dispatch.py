@@ -8,8 +8,6 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from ontologia.clock import to_text
-from ontologia.delivery.lifecycle import lease_is_valid
 from ontologia.delivery.retry import Discard, Retry, describe_error
 from ontologia.errors import EventLoopLimitError
 from ontologia.runtime.acks import Acks
@@ -43,9 +41,6 @@ class Dispatcher:
 
     def attempt(self, handler: Handler, claim: Claim) -> None:
         """One attempt. Raises only what must end the run."""
-        if not lease_is_valid(claim.lease_until, to_text(self._session._clock.now())):
-            log.warning("event %s: the lease of %s was lost; skipped", claim.event.id, handler.id)
-            return
         event = self._events.decoded(claim, handler.event_cls)
         if event is None:
             return

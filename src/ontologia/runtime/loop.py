@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from ontologia.clock import SYSTEM_CLOCK, from_text
+from ontologia.clock import SYSTEM_CLOCK, from_text, to_text
+from ontologia.delivery.lifecycle import lease_is_valid
 from ontologia.errors import LockContentionError, OntologiaError
 from ontologia.runtime.acks import Acks
 from ontologia.runtime.coroutines import Coroutines
@@ -241,7 +242,7 @@ class EventLoop:
                 self._acks.flush(group, self._config.event_claim_lease_ms)
             self._upkeep.nudge()
             for claim in group:
-                if not self._run_one(handler, claim):
+                if not self._run_one(handler, claim, began):
                     return  # the run stops: what is left of the group is handed back
         except LockContentionError:
             self._feed.put_back(handler, group)
@@ -250,10 +251,10 @@ class EventLoop:
             self._feed.finish()
         self._feed.pace(handler, group, self._clock.monotonic() - began)
 
-    def _run_one(self, handler: Handler, claim: Claim) -> bool:
-        if not claim.started:
+    def _run_one(self, handler: Handler, claim: Claim, began: float) -> bool:
+        if not claim.started or not self._holds(claim, began):
             self._feed.end(claim)
-            log.warning("event %s: its lease was lost; skipped", claim.event.id)
+            log.warning("event %s: the lease of %s was lost; skipped", claim.event.id, handler.id)
             return True
         if self._stop.is_set() or not self._feed.begin(claim):
             return False
@@ -264,6 +265,12 @@ class EventLoop:
             self._handling = False
             self._feed.end(claim)
         return True
+
+    def _holds(self, claim: Claim, began: float) -> bool:
+        """Whether the lease is valid; what was started a moment ago is not looked at again."""
+        if (self._clock.monotonic() - began) * 2000 < self._config.event_claim_lease_ms:
+            return True
+        return lease_is_valid(claim.lease_until, to_text(self._clock.now()))
 
     # -- waiting ------------------------------------------------------------------------------
 

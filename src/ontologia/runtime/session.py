@@ -490,6 +490,8 @@ class Session:
 
     def _make_indexes(self) -> None:
         """Make the indexes of types that came since the last time."""
+        if len(self._indexed) == len(self._registry):
+            return
         for shape in self._registry:
             if shape in self._indexed:
                 continue

@@ -36,6 +36,9 @@ class Registry:
         """The shape registered under this kind and name, if any."""
         return self._shapes.get((kind, name))
 
+    def __len__(self) -> int:
+        return len(self._shapes)
+
     def __iter__(self) -> Iterator[Shape]:
         return iter(list(self._shapes.values()))
 

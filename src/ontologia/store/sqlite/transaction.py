@@ -6,7 +6,6 @@ The PostgreSQL twin has the same statements under the same names.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -91,11 +90,8 @@ class LockStatements:
     def __init__(self, tx: Tx, clock: Clock) -> None:
         self._tx = tx
         self._clock = clock
-
-    @cached_property
-    def now(self) -> str:
+        self.now = to_text(clock.now())
         """The instant of this transaction."""
-        return to_text(self._clock.now())
 
     def lock_holder(self, owner_id: str) -> str | None:
         """Whoever else holds the lease at this moment."""
@@ -176,7 +172,7 @@ class SQLiteTransaction(SQLiteReader, LockStatements):
             _STATE["insert_commit"],
             {
                 "created_at": self.now,
-                "metadata_json": codec.encode(metadata, where="commit metadata"),
+                "metadata_json": codec.encode_checked(metadata, where="commit metadata"),
             },
         )
         commit_id = self._tx.last_id()
@@ -209,6 +205,9 @@ class SQLiteTransaction(SQLiteReader, LockStatements):
 
 
 def _chunks(keys: Sequence[ObjectKey]) -> Iterator[list[ObjectKey]]:
+    if len(keys) <= _CHUNK:
+        yield list(keys)
+        return
     rest = iter(keys)
     while chunk := list(islice(rest, _CHUNK)):
         yield chunk
