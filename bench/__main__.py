@@ -15,11 +15,12 @@ import orjson
 import pydantic
 
 import ontologia
-from bench import imports, state
+from bench import events, imports, state
 from bench.measure import HEADINGS, Figure
 
 _PARTS: dict[str, Callable[[], Iterator[Figure]]] = {
     "state": state.figures,
+    "events": events.figures,
     "imports": imports.figures,
 }
 

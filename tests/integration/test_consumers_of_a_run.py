@@ -132,7 +132,7 @@ def test_attempts_that_were_started_together_know_what_each_began_with(session):
         if ctx.event.number == 30:
             raise ValueError("not this one")
 
-    ids = announce(session, *range(40))  # started in groups that grow to sixteen
+    ids = announce(session, *range(40))  # started in groups that grow
     session.run([write], max_iterations=1)
 
     told = [session.event_store.inspect_event(event_id) for event_id in ids]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from ontologia.runtime.handlers import Handler
 from ontologia.store.rows import Claim
 
-LARGEST_GROUP = 16
+LARGEST_GROUP = 32
 _LOOK = 0.05
 _GROUP_TIME = 0.01  # seconds: a group that takes longer is made smaller
 
@@ -125,8 +125,11 @@ class Feed:
         """Make the next group of a handler larger or smaller, by how long this one took."""
         if len(group) < self._size[handler.id] and seconds < _GROUP_TIME:
             return  # too small a group says nothing about larger ones
-        grown = len(group) * 2 if seconds * 2 <= _GROUP_TIME else len(group)
-        self._size[handler.id] = min(LARGEST_GROUP, grown) if seconds <= _GROUP_TIME else 1
+        if seconds > _GROUP_TIME:
+            size = int(len(group) * _GROUP_TIME / seconds)
+        else:
+            size = len(group) * 2 if seconds * 2 <= _GROUP_TIME else len(group)
+        self._size[handler.id] = max(1, min(LARGEST_GROUP, size))
 
     # -- seen from outside ------------------------------------------------------------------------
 

@@ -236,10 +236,10 @@ class EventLoop:
 
     def _run_group(self, handler: Handler, group: list[Claim]) -> None:
         """Start a group, with what is to be acknowledged, in one transaction, and run it."""
-        began = self._clock.monotonic()
         try:
             if not group[0].started:
                 self._acks.flush(group, self._config.event_claim_lease_ms)
+            began = self._clock.monotonic()  # waiting for the database is not the handlers' time
             self._upkeep.nudge()
             for claim in group:
                 if not self._run_one(handler, claim, began):
