@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from ontologia.store.events.claims import Claims
-from ontologia.store.events.leases import Done
+from ontologia.store.events.leases import NOTHING, Done, Settled
 from ontologia.store.rows import Claim
 
 log = logging.getLogger(__name__)
@@ -42,18 +42,36 @@ class Acks:
         with self._lock:
             return self._oldest + GATHER - time.monotonic() if self._done else None
 
-    def flush(self, starting: Sequence[Claim] = (), lease_ms: float = 0) -> None:
-        """Write what there is, and start these claims, in one soft transaction.
+    def urgent(self) -> bool:
+        """Whether something was announced and is not written: somebody may be able to claim it.
+
+        What another thread is just writing is waited for.
+        """
+        with self._writing, self._lock:
+            return any(done.announcements for done in self._done)
+
+    def flush(self, starting: Sequence[Claim] = (), lease_ms: float = 0) -> bool:
+        """Write what there is, and start these claims, in one soft transaction; if any.
 
         When it returns, whatever was added before is written, by this thread or another.
         """
+        wrote = False
+
+        def settle(done: list[Done]) -> Settled:
+            nonlocal wrote
+            wrote = bool(done or starting)
+            return self._claims.settle(done, starting, lease_ms) if wrote else NOTHING
+
+        self.write(settle)
+        return wrote
+
+    def write(self, transaction: Callable[[list[Done]], Settled]) -> None:
+        """Have everything written by a transaction that does something else, too."""
         with self._writing:
             with self._lock:
                 done, self._done = self._done, []
-            if not done and not starting:
-                return
             try:
-                lost, announced = self._claims.settle(done, starting, lease_ms)
+                lost, announced = transaction(done)
             except BaseException:
                 with self._lock:
                     self._done = done + self._done  # nothing was written: it can be tried again

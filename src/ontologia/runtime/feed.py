@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from ontologia.runtime.handlers import Handler
 from ontologia.store.rows import Claim
 
-LARGEST_GROUP = 32
+LARGEST_GROUP = 50
 _LOOK = 0.05
 _GROUP_TIME = 0.01  # seconds: a group that takes longer is made smaller
 

@@ -33,7 +33,7 @@ class Keeper:
     """
 
     def __init__(self, clock: Clock, tasks: list[Task], ack_due: Callable[[], float | None],
-                 flush: Callable[[], None]) -> None:  # fmt: skip
+                 flush: Callable[[], object]) -> None:  # fmt: skip
         self._clock = clock
         self._tasks = tasks
         self._ack_due = ack_due

@@ -24,8 +24,10 @@ from ontologia.runtime.feed import Feed
 from ontologia.runtime.handlers import Handler
 from ontologia.runtime.signals import stopping_on_signals
 from ontologia.runtime.upkeep import Upkeep
+from ontologia.store.database import Tx
 from ontologia.store.events.claims import Peek
 from ontologia.store.events.consumers import Start
+from ontologia.store.events.leases import NOTHING, Done, Settled
 from ontologia.store.rows import Claim, Consumer
 
 if TYPE_CHECKING:
@@ -151,6 +153,7 @@ class EventLoop:
             claimed, peek = self._pass(budget)
             budget -= claimed
             if budget <= 0:
+                self._acks.flush()
                 return True, None
             if claimed or self._stop.is_set():
                 continue
@@ -165,13 +168,14 @@ class EventLoop:
         claimed = 0
         self._watch.settle()
         self._run_waiting()  # what a busy database kept from being run
-        self._acks.flush()
         peek: Peek | None = None
         for handler in self._handlers:
             if self._stop.is_set() or claimed >= budget:
                 break
             if not self._feed.lacks(handler):
                 continue
+            if self._acks.urgent():
+                self._acks.flush()  # what it announced may be for this one
             peek = peek or self._peek()
             consumer = self._consumers[handler.id]
             if consumer.id not in peek.claimable:
@@ -182,6 +186,8 @@ class EventLoop:
                 claimed += len(claims)
                 self._feed.add(handler, claims)
                 self._run_waiting()
+        if not claimed and self._acks.flush():
+            peek = None  # what waited for the end of its lease does not any more
         return claimed, peek
 
     def _peek(self) -> Peek:
@@ -192,15 +198,30 @@ class EventLoop:
         return peek
 
     def _claim(self, handler: Handler, consumer: Consumer, budget: int) -> list[Claim]:
-        return self._events.claims.claim(
-            consumer,
-            [handler.event_type],
-            session_id=self._session.session_id,
-            limit=min(self._config.event_claim_limit, budget),
-            lease_ms=self._config.event_claim_lease_ms,
-            policy=self._events.policy,
-            start=self._feed.group_size(handler),
-        )
+        """Claim, and acknowledge by the same transaction what was done before."""
+        claims: list[Claim] = []
+
+        def claim(done: list[Done]) -> Settled:
+            settled = NOTHING
+
+            def acknowledge(tx: Tx) -> None:
+                nonlocal settled
+                settled = self._events.claims.ack(tx, done)
+
+            claims[:] = self._events.claims.claim(
+                consumer,
+                [handler.event_type],
+                session_id=self._session.session_id,
+                limit=min(self._config.event_claim_limit, budget),
+                lease_ms=self._config.event_claim_lease_ms,
+                policy=self._events.policy,
+                start=self._feed.group_size(handler),
+                before=acknowledge,
+            )
+            return settled
+
+        self._acks.write(claim)
+        return claims
 
     # -- running handlers -----------------------------------------------------------------------
 
@@ -210,7 +231,6 @@ class EventLoop:
             return
         while not self._stop.is_set() and (group := self._feed.take()) is not None:
             self._run_group(*group)
-        self._acks.flush()
 
     def _work(self) -> None:
         """A worker thread: the next group of the most urgent handler, again and again."""

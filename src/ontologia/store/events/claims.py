@@ -121,19 +121,27 @@ class Claims(Leases):
         lease_ms: float,
         policy: RetryPolicy,
         start: int = 0,
+        before: Callable[[Tx], None] | None = None,
     ) -> list[Claim]:
         """Up to `limit` events, the most urgent first, for a consumer that `peek` says has some.
 
-        The first `start` of them may come started, if nobody tried them before. One soft
-        transaction, and one more for every 5,000 new events.
+        The first `start` of them may come started, if nobody tried them before. `before` is
+        done first, in the same transaction. One soft transaction, and one more for every 5,000
+        new events.
         """
         if limit <= 0 or not types:
             return []
         listed = None if ALL_TYPES in types else codec.encode_checked(list(types))
         if not self._database.one_writer:
+            if before is not None:
+                with self._database.write(durable=False) as tx:
+                    before(tx)
             return self._claim_apart(consumer, listed, session_id, limit, lease_ms, policy)
         while True:
             with self._database.write(durable=False) as tx:
+                if before is not None:
+                    before(tx)
+                    before = None
                 if self._hand_out(tx):
                     continue  # in small steps: nobody waits for the whole of a large backlog
                 self._return_due(tx, consumer, policy)

@@ -28,6 +28,18 @@ class Done(NamedTuple):
     announcements: Sequence[Announcement] = ()
 
 
+class Settled(NamedTuple):
+    """What came of writing ends down."""
+
+    lost: list[Claim]
+    """Claims that were lost meanwhile, of which nothing was written."""
+    announced: bool
+    """Whether any of the others announced something."""
+
+
+NOTHING = Settled([], False)
+
+
 class Leases:
     """Claims that are held, over one database."""
 
@@ -82,32 +94,35 @@ class Leases:
         return kept
 
     def settle(
-        self, done: Iterable[Done], starting: Sequence[Claim] = (), lease_ms: float = 0
-    ) -> tuple[list[Claim], bool]:
-        """Ack what succeeded, with what it announced, and start what is next: one transaction.
-
-        Returns the claims that were lost meanwhile, of which nothing was written, and whether
-        anything was announced.
-        """
-        finished = list(done)
-        lost: list[Claim] = []
-        announced: list[Announcement] = []
+        self, done: Sequence[Done], starting: Sequence[Claim] = (), lease_ms: float = 0
+    ) -> Settled:
+        """Ack what succeeded, with what it announced, and start what is next: one transaction."""
         with self._database.write(durable=False) as tx:
-            now = to_text(self._clock.now())
-            self._note_beginnings(tx, [item.claim for item in finished])
-            acked: set[tuple[str, str]] = set()
-            for group in _by_token(item.claim for item in finished):
-                kept = self._fenced(tx, "ack", group, now)
-                acked |= {(group[0].token, event_id) for event_id in kept}
-            for claim, announcements in finished:
-                if (claim.token, claim.event.id) in acked:
-                    announced += announcements
-                else:
-                    lost.append(claim)
-            self._events.announce(tx, announced)
+            settled = self.ack(tx, done)
             if starting:
                 self.start(tx, starting, lease_ms)
-        return lost, bool(announced)
+        return settled
+
+    def ack(self, tx: Tx, done: Sequence[Done]) -> Settled:
+        """Ack what succeeded, and store what it announced; nothing of claims that were lost."""
+        if not done:
+            return NOTHING
+        now = to_text(self._clock.now())
+        self._note_beginnings(tx, [item.claim for item in done])
+        acked: set[tuple[str, str]] = set()
+        for group in _by_token(item.claim for item in done):
+            kept = self._fenced(tx, "ack", group, now)
+            acked |= {(group[0].token, event_id) for event_id in kept}
+        lost: list[Claim] = []
+        announced: list[Announcement] = []
+        for claim, announcements in done:
+            if (claim.token, claim.event.id) in acked:
+                announced += announcements
+            else:
+                lost.append(claim)
+        if announced:
+            self._events.announce(tx, announced)
+        return Settled(lost, bool(announced))
 
     def _note_beginnings(self, tx: Tx, claims: Iterable[Claim]) -> None:
         """A group is started at once, but what an attempt saw is what was there when it began."""
