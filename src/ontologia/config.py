@@ -85,7 +85,7 @@ class OntologiaConfig(BaseSettings):
     max_payload_bytes: _Positive = 1_048_576
     """The most bytes of JSON an event's fields may have."""
     shutdown_grace_ms: _NotNegative = 5_000
-    """How long a stopping session waits for handlers that are running."""
+    """How long a stopping session waits for coroutines and worker threads that are running."""
 
     clock: Annotated[Any, Setting(exclude=True)] = None
     """The clock of everything; the machine's unless a test gives another."""

@@ -56,11 +56,12 @@ class Schedule:
 
     def next_after(self, instant: datetime) -> datetime | None:
         """The first tick after this instant, in UTC; None if there is never another."""
-        try:
-            tick: datetime = next(CronSim(self.cron, instant.astimezone(self._zone)))
-        except StopIteration:
-            return None
-        return tick.astimezone(UTC)
+        for tick in CronSim(self.cron, instant.astimezone(self._zone)):
+            found: datetime = tick.astimezone(UTC)
+            # In the hour that a day has twice, the first one is found from within the second.
+            if found > instant:
+                return found
+        return None
 
 
 def _zone(name: Any) -> ZoneInfo:

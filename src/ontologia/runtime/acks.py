@@ -22,6 +22,8 @@ class Acks:
         self._claims = claims
         self._batch_size = batch_size
         self._wake = wake
+        self.nudge: Callable[[], None] = lambda: None
+        """Called when there is something to look after."""
         self._done: list[Done] = []
         self._lock = threading.Lock()
         self._writing = threading.Lock()
@@ -30,12 +32,15 @@ class Acks:
     def add(self, done: Done) -> None:
         """Note that a handler succeeded; written when there are enough, or soon."""
         with self._lock:
-            if not self._done:
+            first = not self._done
+            if first:
                 self._oldest = time.monotonic()
             self._done.append(done)
             enough = len(self._done) >= self._batch_size
         if enough:
             self.flush()
+        elif first:
+            self.nudge()
 
     def due_in(self) -> float | None:
         """Seconds until somebody should write them; None if there are none."""

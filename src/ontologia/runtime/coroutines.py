@@ -31,6 +31,8 @@ class Coroutines:
             future.result()
         except concurrent.futures.CancelledError:
             raise asyncio.CancelledError from None  # the word for it that handlers know
+        except _Exit as exit:
+            raise exit.error from None
         except BaseException:
             future.cancel()
             raise
@@ -63,8 +65,19 @@ class Coroutines:
             return self._loop
 
 
+class _Exit(Exception):
+    """SystemExit or KeyboardInterrupt: as such it would end the event loop, with all coroutines."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
+
+
 async def _awaited(awaitable: Awaitable[Any]) -> Any:
-    return await awaitable
+    try:
+        return await awaitable
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise _Exit(error) from error
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from ontologia.delivery.retry import Discard, Retry, describe_error
+from ontologia.delivery.retry import Discard, Retry, describe_error, storable_text
 from ontologia.errors import EventLoopLimitError
 from ontologia.runtime.acks import Acks
 from ontologia.runtime.context import HandlerContext, active
@@ -57,6 +57,11 @@ class Dispatcher:
             self._interrupted(claim, error)
         else:
             announcements = context._close()
+            if queued := len(context._intents):
+                log.warning(
+                    "event %s: %s returned with %d objects queued and not committed",
+                    *(claim.event.id, handler.id, queued),
+                )
             if context._failure is not None:  # whatever the handler made of it
                 self._failed(claim, context._failure)
             else:
@@ -82,7 +87,8 @@ class Dispatcher:
             else "failed"
         )
         final = isinstance(error, Discard | EventLoopLimitError)
-        text = str(error) if isinstance(error, Retry | Discard) else describe_error(error)
+        own_word = isinstance(error, Retry | Discard)
+        text = storable_text(error) if own_word else describe_error(error)
         verdict = self._events.claims.release(
             claim.handler_id,
             claim.event.id,

@@ -22,8 +22,10 @@ class Feed:
     tried before is started alone, so that one which kills its process buries only itself.
     """
 
-    def __init__(self, handlers: Sequence[Handler], workers: int) -> None:
+    def __init__(self, handlers: Sequence[Handler], workers: int, max_attempts: int) -> None:
         self._workers = workers
+        # Where one attempt is all there is, nothing must be counted that did not run.
+        self._largest = LARGEST_GROUP if max_attempts > 1 else 1
         self._waiting: dict[str, deque[Claim]] = {handler.id: deque() for handler in handlers}
         self._handlers = {handler.id: handler for handler in handlers}
         self._size = dict.fromkeys(self._waiting, 1)
@@ -129,7 +131,7 @@ class Feed:
             size = int(len(group) * _GROUP_TIME / seconds)
         else:
             size = len(group) * 2 if seconds * 2 <= _GROUP_TIME else len(group)
-        self._size[handler.id] = max(1, min(LARGEST_GROUP, size))
+        self._size[handler.id] = max(1, min(self._largest, size))
 
     # -- seen from outside ------------------------------------------------------------------------
 

@@ -57,6 +57,8 @@ def on_event(
     def decorate(function: Callable[[HandlerContext[E]], R]) -> Callable[[HandlerContext[E]], R]:
         if not callable(function):
             raise TypeError(f"on_event decorates a function, got {function!r}")
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(f"{function!r} yields: a handler returns, and would never be run")
         if not hasattr(function, "__dict__"):
             raise TypeError(f"{function!r} cannot be marked as a handler; wrap it in a function")
         known: Handler | None = vars(function).get(_MARK)
@@ -89,8 +91,8 @@ def ordered(functions: Iterable[Callable[..., Any]]) -> list[Handler]:
             raise HandlerError(
                 f"{function!r} is no handler", hint="Decorate it with @on_event(SomeEvent)."
             )
-        if inspect.ismethod(function):  # the mark sits on the function; a run needs its object
-            handler = handler._replace(function=function)
+        # The mark may have come with what is around the function, or below its object.
+        handler = handler._replace(function=function)
         if handler.id in handlers:
             raise HandlerError(
                 f"two handlers are called {handler.id}",

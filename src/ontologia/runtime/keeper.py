@@ -89,3 +89,6 @@ class Keeper:
         except OntologiaError as error:
             log.warning("%s could not be written: %s", what, error)
             self._stop.wait(_IDLE)
+        except Exception:
+            log.exception("%s failed; tried again at its next turn", what)
+            self._stop.wait(_IDLE)

@@ -76,7 +76,7 @@ class EventLoop:
         self._watch = session._store.watch()
         self._coroutines = Coroutines()
         self._acks = Acks(self._events.claims, self._config.ack_batch_size, self._events.wake)
-        self._feed = Feed(handlers, workers)
+        self._feed = Feed(handlers, workers, self._config.event_max_attempts)
         self._dispatcher = Dispatcher(session, self._acks, self._coroutines, self._stop.is_set)
         self._consumers: dict[str, Consumer] = {}
         self._stopped_at: float | None = None
@@ -135,7 +135,7 @@ class EventLoop:
             try:
                 limited, peek = self._iterate()
             except LockContentionError as error:  # others write for longer than we wait: it passes
-                log.warning("the database is busy: %s", error)
+                log.warning("the database is busy, and is tried again: %s", error.args[0])
                 limited, peek = False, None
             done += 1
             if max_iterations is not None and done >= max_iterations:
@@ -176,11 +176,13 @@ class EventLoop:
                 continue
             if self._acks.urgent():
                 self._acks.flush()  # what it announced may be for this one
+                peek = None
             peek = peek or self._peek()
             consumer = self._consumers[handler.id]
             if consumer.id not in peek.claimable:
                 continue
-            peek = None  # claiming hands out, and handlers announce: look again for the next
+            if peek.fresh:
+                peek = None  # the claim hands it out: look again for the next
             claims = self._claim(handler, consumer, budget - claimed)
             if claims:
                 claimed += len(claims)
@@ -220,7 +222,11 @@ class EventLoop:
             )
             return settled
 
-        self._acks.write(claim)
+        if not self._events.claims.takes_along:
+            self._acks.flush()
+            claim([])
+        else:
+            self._acks.write(claim)
         return claims
 
     # -- running handlers -----------------------------------------------------------------------
@@ -244,7 +250,7 @@ class EventLoop:
                     return
                 self._run_group(*group)
             except LockContentionError as error:
-                log.warning("the database is busy: %s", error)
+                log.warning("the database is busy, and is tried again: %s", error.args[0])
                 continue
             except BaseException as error:  # noqa: BLE001 - raised by the thread that runs
                 self._fatal = self._fatal or error
@@ -260,7 +266,6 @@ class EventLoop:
             if not group[0].started:
                 self._acks.flush(group, self._config.event_claim_lease_ms)
             began = self._clock.monotonic()  # waiting for the database is not the handlers' time
-            self._upkeep.nudge()
             for claim in group:
                 if not self._run_one(handler, claim, began):
                     return  # the run stops: what is left of the group is handed back
@@ -317,7 +322,9 @@ class EventLoop:
             times.append(from_text(peek.next_due))
         waits = [(each - now).total_seconds() for each in times if each is not None]
         if peek is not None and peek.next_fire is not None:
-            waits.append(peek.next_fire - now.timestamp())
+            left = peek.next_fire - now.timestamp()
+            if left > 0:  # what is due waits for somebody who can claim, and not for a time
+                waits.append(left)
         return max(0.0, min([longest, *waits]))
 
     # -- the beginning and the end ------------------------------------------------------------------

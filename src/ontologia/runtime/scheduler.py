@@ -22,14 +22,20 @@ class Scheduler:
         self._next: dict[str, tuple[Schedule, datetime | None]] = {}
         self._lock = threading.Lock()
 
-    def add(self, schedules: Iterable[Schedule]) -> None:
-        """Fire these from their first tick after now on. Again is nothing."""
+    def add(self, schedules: Iterable[Schedule]) -> list[Schedule]:
+        """Fire these from their first tick after now on; those that were not there before."""
+        given = list(schedules)
+        for schedule in given:
+            if not isinstance(schedule, Schedule):
+                raise TypeError(f"expected a Schedule, got {schedule!r}")
         now = self._clock.now()
+        added: list[Schedule] = []
         with self._lock:
-            for schedule in schedules:
-                if not isinstance(schedule, Schedule):
-                    raise TypeError(f"expected a Schedule, got {schedule!r}")
-                self._next.setdefault(schedule.key, (schedule, schedule.next_after(now)))
+            for schedule in given:
+                if schedule.key not in self._next:
+                    self._next[schedule.key] = (schedule, schedule.next_after(now))
+                    added.append(schedule)
+        return added
 
     def remove(self, schedule: Schedule) -> bool:
         """Fire it no more; False if it was not there."""

@@ -310,7 +310,9 @@ class Session:
     def cancel_deferred(self, number: int) -> bool:
         """Take back a deferred event; False if it was announced, cancelled or never was."""
         self._check_open()
-        return self._store.events.cancel_deferred(self.namespace, number)
+        context = self._handling()
+        claim = None if context is None else context._claim
+        return self._store.events.cancel_deferred(self.namespace, number, claim=claim)
 
     def add_schedule(self, schedule: Schedule) -> None:
         """Announce a schedule's event at its times, while this session runs. Again is nothing."""
@@ -349,11 +351,10 @@ class Session:
         chosen = ordered(handlers)
         registry = event_registry(chosen)
         _check_run(workers, max_iterations, start)
-        given = list(schedules or ())
         with self._turn.taken(self.config.lock_timeout_ms):
             if self._loop is not None:
                 raise RuntimeError("this session is running already; open another Session")
-            self._scheduler.add(given)
+            added = self._scheduler.add(schedules or ())
             self.EVENT_REGISTRY.clear()
             self.EVENT_REGISTRY.update(registry)
             self._loop = EventLoop(self, chosen, workers=workers, start=start)
@@ -361,7 +362,7 @@ class Session:
         try:
             self._loop.run(max_iterations)
         finally:
-            for schedule in given:
+            for schedule in added:
                 self._scheduler.remove(schedule)
             self._loop = None
             self._ran.set()

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ontologia.errors import OntologiaError
 from ontologia.runtime.acks import Acks
 from ontologia.runtime.feed import Feed
 from ontologia.runtime.keeper import Keeper, Task
@@ -48,7 +47,7 @@ class Upkeep:
             Task("the shutdown", max(0.05, self._config.shutdown_grace_ms / 4000), overdue),
         ]
         self._keeper = Keeper(session._clock, tasks, acks.due_in, acks.flush)
-        self.nudge = self._keeper.nudge
+        acks.nudge = self._keeper.nudge
 
     def start(self) -> None:
         """Say that the session is alive, collect what is old, and go on with both."""
@@ -84,7 +83,7 @@ class Upkeep:
     def _collect_now(self) -> None:
         try:
             deleted = self._events.collect_events(self._session.namespace, self._stopping)
-        except OntologiaError as error:
+        except Exception as error:  # noqa: BLE001 - it is tried again, and nothing depends on it
             log.warning("finished events were not collected: %s", error)
         else:
             if deleted:

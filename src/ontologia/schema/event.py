@@ -65,7 +65,8 @@ class Event(SchemaObject):
         cls._field_definitions = cls.__shape__.fields
         _checked_priority(cls.priority)
         cls.__event_type__ = _checked_type(cls, cls.__dict__.get("__event_type__"))
-        _classes[cls.__event_type__] = weakref.ref(cls)
+        others = [known for known in _classes.get(cls.__event_type__, []) if known() is not None]
+        _classes[cls.__event_type__] = [*others, weakref.ref(cls)]
 
     def model_dump(self) -> dict[str, Any]:
         """The event's own fields, without what the store knows of it."""
@@ -128,13 +129,13 @@ def event_of(cls: type[Event], payload: str | bytes) -> Event:
     return event
 
 
-_classes: dict[str, weakref.ref[type[Event]]] = {}
+_classes: dict[str, list[weakref.ref[type[Event]]]] = {}
 
 
 def event_class(event_type: str) -> type[Event] | None:
-    """The class that was last defined for a stored type in this process."""
-    known = _classes.get(event_type)
-    return None if known is None else known()
+    """The class that was last defined for a stored type in this process, and still is."""
+    alive = (known() for known in reversed(_classes.get(event_type, [])))
+    return next((cls for cls in alive if cls is not None), None)
 
 
 def _checked_type(cls: type[Event], declared: Any) -> str:

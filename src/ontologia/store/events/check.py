@@ -15,7 +15,7 @@ RULES = {
     "nothing_due_when_finished": "a finished claim waits for nothing",
     "one_ending": "a claim is acked or buried, not both",
     "claims_have_events": "claims, ready and incoming name events that exist",
-    "dead_letters_are_claims": "what is buried has one dead letter",
+    "dead_letters_are_claims": "what is buried has not more than one dead letter",
     "attempts_are_counted": "no claim has fewer attempts than are on record",
     "started_claims": "a claim that was started knows at which commit, and when",
 }

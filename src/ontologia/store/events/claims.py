@@ -11,6 +11,7 @@ same transaction: a session whose lease ran out can write nothing.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from itertools import takewhile
@@ -27,6 +28,7 @@ from ontologia.store.events.leases import Leases
 from ontologia.store.events.log import EventLog
 from ontologia.store.rows import Claim, Consumer, EventRow
 
+log = logging.getLogger(__name__)
 HAND_OUT_MOST = 5_000
 _DUE_MOST = 1_000
 ALL_TYPES = "*"
@@ -74,6 +76,8 @@ class Peek(NamedTuple):
     """When the next deferred event is announced."""
     gone: set[int]
     """Consumers that somebody has forgotten."""
+    fresh: bool
+    """Whether there is something that nobody has handed out."""
 
 
 class Claims(Leases):
@@ -93,6 +97,11 @@ class Claims(Leases):
         self._dialect = dialect
         self._ids = ids
 
+    @property
+    def takes_along(self) -> bool:
+        """Whether a claim is one transaction that can do something else, too."""
+        return self._database.one_writer
+
     # -- is there anything? ---------------------------------------------------------------------
 
     def peek(self, consumers: Iterable[int]) -> Peek:
@@ -107,7 +116,7 @@ class Claims(Leases):
         claimable = {row[0] for row in running if fresh or row[1] or (row[2] and row[2] <= now)}
         waiting = [row[2] for row in running if row[2] and row[2] > now]
         gone = {row[0] for row in rows if row[3] is None}
-        return Peek(claimable, min(waiting, default=None), next_fire, gone)
+        return Peek(claimable, min(waiting, default=None), next_fire, gone, bool(fresh))
 
     # -- claim ------------------------------------------------------------------------------
 
@@ -126,24 +135,20 @@ class Claims(Leases):
         """Up to `limit` events, the most urgent first, for a consumer that `peek` says has some.
 
         The first `start` of them may come started, if nobody tried them before. `before` is
-        done first, in the same transaction. One soft transaction, and one more for every 5,000
+        done in the same transaction, if `takes_along`. One soft transaction, and one more for every 5,000
         new events.
         """
         if limit <= 0 or not types:
             return []
         listed = None if ALL_TYPES in types else codec.encode_checked(list(types))
         if not self._database.one_writer:
-            if before is not None:
-                with self._database.write(durable=False) as tx:
-                    before(tx)
             return self._claim_apart(consumer, listed, session_id, limit, lease_ms, policy)
         while True:
             with self._database.write(durable=False) as tx:
-                if before is not None:
-                    before(tx)
-                    before = None
                 if self._hand_out(tx):
                     continue  # in small steps: nobody waits for the whole of a large backlog
+                if before is not None:
+                    before(tx)
                 self._return_due(tx, consumer, policy)
                 return self._take(tx, consumer, listed, session_id, limit, lease_ms, start)
 
@@ -202,6 +207,10 @@ class Claims(Leases):
             if verdict.buried:
                 again.pop()
                 self._burial.bury(tx, attempt, LEASE_EXPIRED)
+                log.error(
+                    "event %s is buried for %s: its lease ran out %d times",
+                    *(event_id, consumer.name, verdict.attempts),
+                )
             else:
                 place = {"event_id": event_id, "handler_id": consumer.name}
                 counted = {"attempts": verdict.attempts, "error": LEASE_EXPIRED}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any, Literal, TypeAlias
@@ -14,6 +15,7 @@ from ontologia.store.events import checks
 from ontologia.store.events.claims import ALL_TYPES, Claims
 from ontologia.store.rows import Consumer
 
+log = logging.getLogger(__name__)
 Start: TypeAlias = Literal["retained", "now"]
 
 
@@ -71,6 +73,12 @@ class Consumers:
                 return None
             subscribed = {"namespace": namespace, "consumer_id": found[0]}
             known = {row[0] for row in tx.all(self._sql["subscribed_types"], subscribed)}
+        if others := sorted(known - types):
+            log.warning(
+                "%s is subscribed to %s, too, from earlier; what waits there stays, and is kept. "
+                "If that is over, forget the consumer while nobody runs it",
+                *(name, ", ".join(others)),
+            )
         return Consumer(found[0], namespace, name) if types <= known else None
 
     def _add(

@@ -79,8 +79,10 @@ class Listings:
             ]
             first = heapq.nsmallest(limit, rows, key=lambda row: (-row[3], row[2], row[0]))
             ids = codec.encode_checked([row[0] for row in first])
-            claims = tx.all(self._sql["claims_of"], {"ids": ids})
-        return [self._listed(row, [c for c in claims if c[0] == row[0]], now) for row in first]
+            claims: dict[str, list[Any]] = {row[0]: [] for row in first}
+            for claim in tx.all(self._sql["claims_of"], {"ids": ids}):
+                claims[claim[0]].append(claim)
+        return [self._listed(row, claims[row[0]], now) for row in first]
 
     def _listed(self, row: Any, claims: list[Any], now: str) -> dict[str, Any]:
         times = [ClaimTimes(c[7], c[8], c[9], c[10]) for c in claims]

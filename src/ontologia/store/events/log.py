@@ -46,6 +46,7 @@ class EventLog:
         dedup_key: str | None = None,
         id: str | None = None,
         created_at: str | None = None,
+        limited: bool = True,
     ) -> EventRow:
         """The event as it will be stored; InvalidValueError if it cannot be."""
         event_type = type(event).__event_type__
@@ -55,7 +56,7 @@ class EventLog:
             new_id,
             namespace,
             event_type,
-            self._payload(event),
+            self._payload(event) if limited else payload_of(event),
             created_at or self.stamp(),
             event.priority,
             lineage.root_event_id or new_id,
@@ -167,8 +168,19 @@ class EventLog:
         if due:
             listed = codec.encode_checked([row[0] for row in due])
             tx.run(self._sql["mark_fired"], {"ids": listed, "now": now})
-            self.add(tx, [_promoted(row, self.stamp()) for row in due])
+            self.add(tx, self._free_ids(tx, [_promoted(row, self.stamp()) for row in due]))
         return len(due)
+
+    def _free_ids(self, tx: Tx, rows: list[EventRow]) -> list[EventRow]:
+        """An event may have been stored under the id of a deferred one: that gets another."""
+        listed = codec.encode_checked([row.id for row in rows])
+        taken = {row[0] for row in tx.all(self._sql["taken_ids"], {"ids": listed})}
+        return [self._renamed(row) if row.id in taken else row for row in rows]
+
+    def _renamed(self, row: EventRow) -> EventRow:
+        new_id = self._ids.new()
+        root = new_id if row.root_event_id == row.id else row.root_event_id
+        return row._replace(id=new_id, root_event_id=root)
 
     def cancel(self, tx: Tx, namespace: str, number: int) -> bool:
         """Take back a deferred event; False if it fired, was cancelled or never was."""

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
 
 from ontologia import codec
-from ontologia.clock import Clock, to_text
+from ontologia.clock import Clock, from_text, to_text
+from ontologia.delivery.dead_letter import EventDeadLetter
 from ontologia.errors import InvalidValueError
 from ontologia.store.database import Database, Tx
 
@@ -20,10 +21,13 @@ _DELETED = ("ready_of", "incoming_of", "claims_of", "attempts_of", "dedup_of", "
 class Retention:
     """Deletes old events, in portions, so that nobody waits for all of them."""
 
-    def __init__(self, database: Database, sql: Mapping[str, str], clock: Clock) -> None:
+    def __init__(
+        self, database: Database, sql: Mapping[str, str], clock: Clock, session_ttl_ms: int
+    ) -> None:
         self._database = database
         self._sql = sql
         self._clock = clock
+        self._ttl = timedelta(milliseconds=session_ttl_ms)
 
     def collect(
         self, namespace: str, retention: timedelta, stop: Callable[[], bool] = lambda: False
@@ -31,26 +35,44 @@ class Retention:
         """Delete events older than this that all their consumers have finished; how many.
 
         A consumer not seen for that long is not waited for, and a warning names it. Events
-        without any consumer are kept.
+        without any consumer are kept, except the store's own word of dead letters.
         """
         now = self._clock.now()
         before = to_text(now - retention)
+        seen_since = self._seen_since(namespace, now, retention)
         deleted = 0
         for event_type in self._types(namespace):
-            if not self._has_consumers(namespace, event_type, before):
+            if not self._has_consumers(namespace, event_type, seen_since):
                 continue
             place = {"namespace": namespace, "type": event_type}
             for ids in self._old(namespace, event_type, before):
                 if stop():
                     return deleted
-                since = {"seen_since": before, "now": to_text(now)}
+                since = {"seen_since": seen_since, "now": to_text(now)}
                 deleted += self._delete(ids, "finished", place | since)
-        span = {"namespace": namespace, "before": to_text(now - max(retention, _DAY))}
+        self._delete_records(namespace, now - max(retention, _DAY))
+        return deleted
+
+    def _seen_since(self, namespace: str, now: datetime, retention: timedelta) -> str:
+        """From when on a consumer must have been seen, to be waited for.
+
+        Counted back from the last time that anybody was alive before the last minute or so: when
+        everything was off for a week, nobody is gone just because another started first. And a
+        session that runs is seen with its heartbeats, however short the retention.
+        """
+        settled = {"namespace": namespace, "before": to_text(now - self._ttl)}
+        alive_at = self._database.all(self._sql["last_alive"], settled)[0][0]
+        reference = now if alive_at is None else min(now, from_text(alive_at))
+        return to_text(reference - max(retention, self._ttl))
+
+    def _delete_records(self, namespace: str, before: datetime) -> None:
+        """Ticks, deferred events and sessions that ended long ago."""
+        span = {"namespace": namespace, "before": to_text(before)}
         with self._database.write(durable=False) as tx:
             tx.run(self._sql["delete_fires"], span)
-            when = (now - max(retention, _DAY)).timestamp()
-            tx.run(self._sql["delete_deferred"], {"namespace": namespace, "before": when})
-        return deleted
+            tx.run(self._sql["delete_sessions"], span)
+            deferred = {"namespace": namespace, "before": before.timestamp()}
+            tx.run(self._sql["delete_deferred"], deferred)
 
     def cleanup(self, namespace: str, before: datetime | timedelta) -> int:
         """Delete events from before a time, finished or not, except those being worked on."""
@@ -83,7 +105,7 @@ class Retention:
                     "consumer %s of %s was last seen at %s: events it has not finished are collected",
                     *(name, event_type, last_seen_at),
                 )
-        return bool(consumers)
+        return bool(consumers) or event_type == EventDeadLetter.__event_type__
 
     def _old(self, namespace: str, event_type: str, before: str) -> Iterator[list[str]]:
         """The ids of old events of a type, in portions; costs only what is old."""

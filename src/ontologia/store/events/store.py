@@ -13,7 +13,12 @@ from ontologia import codec
 from ontologia.clock import Clock, to_text
 from ontologia.delivery.lineage import Lineage
 from ontologia.delivery.retry import describe_error, handler_policy, storable_text
-from ontologia.errors import DefinitionError, InvalidValueError
+from ontologia.errors import (
+    DefinitionError,
+    IntegrityError,
+    InvalidValueError,
+    LeaseExpiredError,
+)
 from ontologia.ids import Ids
 from ontologia.schema.event import Event, event_class, event_of
 from ontologia.store.database import Database, Tx
@@ -62,7 +67,7 @@ class SqlEventStore:
         self.log = EventLog(sql, clock, ids, config.max_payload_bytes)
         self.claims = Claims(database, sql, dialect, self.log, clock, ids, random.randint)
         self.consumers = Consumers(database, sql, self.claims, clock, config.session_ttl_ms)
-        self.retention = Retention(database, sql, clock)
+        self.retention = Retention(database, sql, clock, config.session_ttl_ms)
         self._listings = Listings(database, sql, clock, config.session_ttl_ms)
 
     def transaction(self, *, durable: bool = True) -> AbstractContextManager[Tx]:
@@ -80,8 +85,14 @@ class SqlEventStore:
             raise TypeError(f"enqueue takes an event, got {event!r}")
         checks.name("namespace", namespace)
         row = self.log.given_row(event, namespace)
-        with self._database.write() as tx:
-            self.log.add(tx, [row])
+        try:
+            with self._database.write() as tx:
+                self.log.add(tx, [row])
+        except IntegrityError as error:
+            raise IntegrityError(
+                f"there is an event {row.id} already; nothing was stored",
+                hint="An event keeps the id it brings. Make a new instance, or set event.id = None.",
+            ) from error
         fill(event, row)
         self._wake()
 
@@ -288,12 +299,14 @@ class SqlEventStore:
         self._wake()
         return stored.deferred
 
-    def cancel_deferred(self, namespace: str, number: int) -> bool:
+    def cancel_deferred(self, namespace: str, number: int, *, claim: Claim | None = None) -> bool:
         if isinstance(number, bool) or not isinstance(number, int):
             raise InvalidValueError(f"a deferred event has a number, got {number!r}")
         if not 0 < number < 2**63:
             return False
         with self._database.write() as tx:
+            if claim is not None and not self.claims.check(tx, claim):
+                raise LeaseExpiredError(claim.handler_id, claim.event.id)
             return self.log.cancel(tx, namespace, number)
 
     def holder_of(self, row: EventRow) -> str | None:

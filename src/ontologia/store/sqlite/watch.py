@@ -9,6 +9,7 @@ is missed is found by the loop's own polling: this only makes it faster.
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import select
 import socket
@@ -17,7 +18,6 @@ import threading
 import time
 import weakref
 from contextlib import suppress
-from typing import Any
 
 from ontologia.store.sqlite.database import ChangeCounter
 
@@ -31,7 +31,9 @@ _watches_lock = threading.Lock()
 
 def wake_all(path: str) -> None:
     """Wake everybody in this process who waits on this file."""
-    for watch in list(_watches.get(path, ())):
+    with _watches_lock:
+        waiting = list(_watches.get(path, ()))
+    for watch in waiting:
         watch.wake()
 
 
@@ -60,12 +62,12 @@ class Watch:
         deadline = time.monotonic() + seconds
         if self._counter is not None and self._log is None:
             return self._poll(deadline)
-        files: list[Any] = [self._woken] if self._log is None else [self._woken, self._log]
+        files = [self._woken.fileno()] + ([] if self._log is None else [self._log])
         while True:
-            ready, _, _ = select.select(files, [], [], max(0.0, deadline - time.monotonic()))
+            ready = _readable(files, max(0.0, deadline - time.monotonic()))
             if not ready:
                 return False
-            if self._woken in ready:
+            if self._woken.fileno() in ready:
                 return self._wake_up()
             self._drain_log()
             if self._became_visible(deadline):
@@ -78,8 +80,7 @@ class Watch:
         return True
 
     def _woken_within(self, seconds: float) -> bool:
-        ready, _, _ = select.select([self._woken], [], [], seconds)
-        return bool(ready) and self._wake_up()
+        return bool(_readable([self._woken.fileno()], seconds)) and self._wake_up()
 
     def _became_visible(self, deadline: float) -> bool:
         """Look until what was just written to the log can be read."""
@@ -131,6 +132,16 @@ class Watch:
             os.close(self._log)
         if self._counter is not None:
             self._counter.close()
+
+
+def _readable(descriptors: list[int], seconds: float) -> list[int]:
+    """Those that can be read, once one can, or none after this long."""
+    if not hasattr(select, "poll"):
+        return select.select(descriptors, [], [], seconds)[0]
+    poll = select.poll()  # select() knows no descriptor beyond 1023
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    return [descriptor for descriptor, _ in poll.poll(math.ceil(seconds * 1000))]
 
 
 def _watch_file(path: str) -> int | None:

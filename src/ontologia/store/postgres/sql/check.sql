@@ -43,8 +43,8 @@ SELECT 'incoming', i.event_id FROM ontologia.incoming i
 -- name: dead_letters_are_claims
 SELECT k.event_id, k.handler_id FROM ontologia.event_claims k
  WHERE k.dead_lettered_at IS NOT NULL
-   AND 1 <> (SELECT COUNT(*) FROM ontologia.dead_letters d
-              WHERE d.event_id = k.event_id AND d.handler_id = k.handler_id);
+   AND 1 < (SELECT COUNT(*) FROM ontologia.dead_letters d
+             WHERE d.event_id = k.event_id AND d.handler_id = k.handler_id);
 
 -- name: attempts_are_counted
 SELECT k.event_id, k.handler_id, k.attempts FROM ontologia.event_claims k

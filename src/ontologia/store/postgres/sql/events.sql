@@ -56,3 +56,8 @@ DELETE FROM ontologia.dedup
 -- name: insert_fire
 INSERT INTO ontologia.schedule_fires(namespace, schedule_key, tick, event_id)
 VALUES (%(namespace)s, %(schedule_key)s, %(tick)s, %(event_id)s) ON CONFLICT DO NOTHING;
+
+-- name: taken_ids
+-- Which of these ids events have already.
+SELECT id FROM ontologia.events
+ WHERE id = ANY(ARRAY(SELECT jsonb_array_elements_text(%(ids)s::jsonb)));

@@ -24,6 +24,95 @@ CREATE TABLE IF NOT EXISTS ontologia.commits (
     metadata_json text COLLATE "C"
 );
 
+-- name: entity_history
+-- Nothing here is ever updated. `fields_json` is canonical text: jsonb bends numbers and the order
+-- of keys. A version that says "deleted" has the text null.
+CREATE TABLE IF NOT EXISTS ontologia.entity_history (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    entity_type text COLLATE "C" NOT NULL,
+    entity_key text COLLATE "C" NOT NULL,
+    fields_json text COLLATE "C" NOT NULL,
+    commit_id bigint NOT NULL REFERENCES ontologia.commits(id),
+    schema_version_id bigint
+);
+
+-- name: relation_history
+CREATE TABLE IF NOT EXISTS ontologia.relation_history (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    relation_type text COLLATE "C" NOT NULL,
+    left_key text COLLATE "C" NOT NULL,
+    right_key text COLLATE "C" NOT NULL,
+    instance_key text COLLATE "C" NOT NULL DEFAULT '',
+    fields_json text COLLATE "C" NOT NULL,
+    commit_id bigint NOT NULL REFERENCES ontologia.commits(id),
+    schema_version_id bigint
+);
+
+-- name: history_indexes
+-- The lookup indexes answer "the version of this key at that commit" with one seek; those by
+-- commit answer "what changed in between" without reading the rest of the history.
+CREATE INDEX IF NOT EXISTS idx_entity_history_lookup
+    ON ontologia.entity_history(entity_type, entity_key, commit_id DESC);
+CREATE INDEX IF NOT EXISTS idx_relation_history_lookup
+    ON ontologia.relation_history(relation_type, left_key, right_key, instance_key,
+                                  commit_id DESC);
+CREATE INDEX IF NOT EXISTS idx_entity_history_commit ON ontologia.entity_history(commit_id);
+CREATE INDEX IF NOT EXISTS idx_relation_history_commit ON ontologia.relation_history(commit_id);
+
+-- name: latest
+-- What is current, one row an object; can be made again from the history. `fields_json` is what
+-- readers get and commits compare, `fields` only finds.
+CREATE TABLE IF NOT EXISTS ontologia.entity_latest (
+    entity_type text COLLATE "C" NOT NULL,
+    entity_key text COLLATE "C" NOT NULL,
+    commit_id bigint NOT NULL,
+    schema_version_id bigint,
+    fields_json text COLLATE "C" NOT NULL,
+    fields jsonb NOT NULL,
+    PRIMARY KEY (entity_type, entity_key)
+);
+CREATE TABLE IF NOT EXISTS ontologia.relation_latest (
+    relation_type text COLLATE "C" NOT NULL,
+    left_key text COLLATE "C" NOT NULL,
+    right_key text COLLATE "C" NOT NULL,
+    instance_key text COLLATE "C" NOT NULL,
+    commit_id bigint NOT NULL,
+    schema_version_id bigint,
+    fields_json text COLLATE "C" NOT NULL,
+    fields jsonb NOT NULL,
+    PRIMARY KEY (relation_type, left_key, right_key, instance_key)
+);
+CREATE INDEX IF NOT EXISTS idx_relation_latest_right
+    ON ontologia.relation_latest(relation_type, right_key);
+
+-- name: types
+CREATE TABLE IF NOT EXISTS ontologia.schema_registry (
+    type_kind text COLLATE "C" NOT NULL,
+    type_name text COLLATE "C" NOT NULL,
+    schema_json text COLLATE "C" NOT NULL,
+    PRIMARY KEY (type_kind, type_name)
+);
+CREATE TABLE IF NOT EXISTS ontologia.schema_versions (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    type_kind text COLLATE "C" NOT NULL,
+    type_name text COLLATE "C" NOT NULL,
+    schema_version_id bigint NOT NULL,
+    schema_json text COLLATE "C" NOT NULL,
+    schema_hash text COLLATE "C" NOT NULL,
+    created_at text COLLATE "C" NOT NULL,
+    runtime_id text COLLATE "C",
+    reason text COLLATE "C",
+    UNIQUE (type_kind, type_name, schema_version_id)
+);
+
+-- name: locks
+CREATE TABLE IF NOT EXISTS ontologia.locks (
+    lock_name text COLLATE "C" PRIMARY KEY,
+    owner_id text COLLATE "C" NOT NULL,
+    acquired_at text COLLATE "C" NOT NULL,
+    expires_at text COLLATE "C" NOT NULL
+);
+
 -- name: sessions
 CREATE TABLE IF NOT EXISTS ontologia.sessions (
     session_id text COLLATE "C" PRIMARY KEY,
@@ -85,6 +174,8 @@ CREATE TABLE IF NOT EXISTS ontologia.deferred_events (
 );
 CREATE INDEX IF NOT EXISTS idx_deferred_due
     ON ontologia.deferred_events(fire_at) WHERE status = 'scheduled';
+CREATE INDEX IF NOT EXISTS idx_deferred_done
+    ON ontologia.deferred_events(namespace) WHERE status <> 'scheduled';
 -- One row a tick: whoever writes it announces the event.
 CREATE TABLE IF NOT EXISTS ontologia.schedule_fires (
     namespace text COLLATE "C" NOT NULL,

@@ -131,6 +131,15 @@ DELETE FROM ontologia.events
 DELETE FROM ontologia.schedule_fires WHERE namespace = %(namespace)s AND tick < %(before)s;
 
 -- name: delete_deferred
--- Those that fired or were cancelled long ago.
+-- Those that fired, or were cancelled, long ago.
 DELETE FROM ontologia.deferred_events
- WHERE namespace = %(namespace)s AND status <> 'scheduled' AND fire_at < %(before)s;
+ WHERE namespace = %(namespace)s AND status <> 'scheduled'
+   AND COALESCE(fired_at, created_at) < %(before)s;
+
+-- name: last_alive
+-- When a session that began before this instant was last heard of.
+SELECT MAX(last_heartbeat) FROM ontologia.sessions
+ WHERE namespace = %(namespace)s AND started_at < %(before)s;
+
+-- name: delete_sessions
+DELETE FROM ontologia.sessions WHERE namespace = %(namespace)s AND last_heartbeat < %(before)s;

@@ -2,7 +2,7 @@
 -- In incoming, in ready, in an open claim, or finished: these four, and one of them each.
 SELECT e.id, c.name, 'places:', places FROM (
     SELECT e.id AS event_id, s.consumer_id AS consumer_id,
-           (SELECT COUNT(*) FROM incoming i WHERE i.event_id = e.id)
+           (e.id IN (SELECT i.event_id FROM incoming i))
          + (SELECT COUNT(*) FROM ready r WHERE r.consumer_id = s.consumer_id
                AND r.priority = e.priority AND r.created_at = e.created_at AND r.event_id = e.id)
          + (SELECT COUNT(*) FROM event_claims k JOIN consumers n ON n.id = s.consumer_id
@@ -38,8 +38,8 @@ SELECT 'incoming', event_id FROM incoming WHERE event_id NOT IN (SELECT id FROM 
 -- name: dead_letters_are_claims
 SELECT k.event_id, k.handler_id FROM event_claims k
  WHERE k.dead_lettered_at IS NOT NULL
-   AND 1 <> (SELECT COUNT(*) FROM dead_letters d
-              WHERE d.event_id = k.event_id AND d.handler_id = k.handler_id);
+   AND 1 < (SELECT COUNT(*) FROM dead_letters d
+             WHERE d.event_id = k.event_id AND d.handler_id = k.handler_id);
 
 -- name: attempts_are_counted
 SELECT k.event_id, k.handler_id, k.attempts FROM event_claims k

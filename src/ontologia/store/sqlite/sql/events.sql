@@ -48,3 +48,7 @@ DELETE FROM dedup
 -- name: insert_fire
 INSERT INTO schedule_fires(namespace, schedule_key, tick, event_id)
 VALUES (:namespace, :schedule_key, :tick, :event_id) ON CONFLICT DO NOTHING;
+
+-- name: taken_ids
+-- Which of these ids events have already.
+SELECT id FROM events WHERE id IN (SELECT value FROM json_each(:ids));

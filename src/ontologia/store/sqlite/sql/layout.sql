@@ -151,6 +151,8 @@ CREATE TABLE IF NOT EXISTS deferred_events (
     dedup_key TEXT
 );
 CREATE INDEX IF NOT EXISTS idx_deferred_due ON deferred_events(fire_at) WHERE status = 'scheduled';
+CREATE INDEX IF NOT EXISTS idx_deferred_done
+    ON deferred_events(namespace) WHERE status <> 'scheduled';
 -- One row a tick: whoever writes it announces the event.
 CREATE TABLE IF NOT EXISTS schedule_fires (
     namespace TEXT NOT NULL,

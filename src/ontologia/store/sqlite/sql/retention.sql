@@ -67,6 +67,15 @@ DELETE FROM events WHERE id IN (SELECT value FROM json_each(:ids));
 DELETE FROM schedule_fires WHERE namespace = :namespace AND tick < :before;
 
 -- name: delete_deferred
--- Those that fired or were cancelled long ago.
+-- Those that fired, or were cancelled, long ago.
 DELETE FROM deferred_events
- WHERE namespace = :namespace AND status <> 'scheduled' AND fire_at < :before;
+ WHERE namespace = :namespace AND status <> 'scheduled'
+   AND COALESCE(fired_at, created_at) < :before;
+
+-- name: last_alive
+-- When a session that began before this instant was last heard of.
+SELECT MAX(last_heartbeat) FROM sessions
+ WHERE namespace = :namespace AND started_at < :before;
+
+-- name: delete_sessions
+DELETE FROM sessions WHERE namespace = :namespace AND last_heartbeat < :before;
