@@ -9,10 +9,7 @@ is missed is found by the loop's own polling: this only makes it faster.
 from __future__ import annotations
 
 import ctypes
-import math
 import os
-import select
-import socket
 import sys
 import threading
 import time
@@ -20,6 +17,7 @@ import weakref
 from contextlib import suppress
 
 from ontologia.store.sqlite.database import ChangeCounter
+from ontologia.store.waker import Waker, readable
 
 _IN_MODIFY = 0x2
 _STEPS = (0.0002, 0.0003, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128)
@@ -43,10 +41,7 @@ class Watch:
     def __init__(self, path: str, counter: ChangeCounter | None) -> None:
         self._path = path
         self._counter = counter
-        # Sockets and not a pipe: some systems can wait for nothing else.
-        self._woken, self._waking = socket.socketpair()
-        self._woken.setblocking(False)
-        self._waking.setblocking(False)
+        self._waker = Waker()
         self._log = None if counter is None else _watch_file(f"{path}-wal")
         self._closed = False
         with _watches_lock:
@@ -54,33 +49,23 @@ class Watch:
 
     def wake(self) -> None:
         """End the wait, or the next one if nobody waits."""
-        with suppress(OSError):  # woken a thousand times already, or closed
-            self._waking.send(b"x")
+        self._waker.wake()
 
     def wait(self, seconds: float) -> bool:
         """Wait until woken, until another connection has written, or for this long; whether woken."""
         deadline = time.monotonic() + seconds
         if self._counter is not None and self._log is None:
             return self._poll(deadline)
-        files = [self._woken.fileno()] + ([] if self._log is None else [self._log])
+        files = [self._waker.fileno()] + ([] if self._log is None else [self._log])
         while True:
-            ready = _readable(files, max(0.0, deadline - time.monotonic()))
+            ready = readable(files, max(0.0, deadline - time.monotonic()))
             if not ready:
                 return False
-            if self._woken.fileno() in ready:
-                return self._wake_up()
+            if self._waker.fileno() in ready:
+                return self._waker.drain()
             self._drain_log()
             if self._became_visible(deadline):
                 return True
-
-    def _wake_up(self) -> bool:
-        with suppress(BlockingIOError):
-            while len(self._woken.recv(4096)) == 4096:
-                pass
-        return True
-
-    def _woken_within(self, seconds: float) -> bool:
-        return bool(_readable([self._woken.fileno()], seconds)) and self._wake_up()
 
     def _became_visible(self, deadline: float) -> bool:
         """Look until what was just written to the log can be read."""
@@ -89,14 +74,14 @@ class Watch:
                 return True
             if time.monotonic() >= deadline:
                 return False
-            if self._woken_within(step):
+            if self._waker.wait(step):
                 return True
         return self._changed()
 
     def _poll(self, deadline: float) -> bool:
         step = _POLL_FIRST
         while time.monotonic() < deadline:
-            if self._changed() or self._woken_within(step):
+            if self._changed() or self._waker.wait(step):
                 return True
             step = min(step * 1.2, _POLL_LAST)
         return False
@@ -126,22 +111,11 @@ class Watch:
         if self._closed:
             return
         self._closed = True
-        self._woken.close()
-        self._waking.close()
+        self._waker.close()
         if self._log is not None:
             os.close(self._log)
         if self._counter is not None:
             self._counter.close()
-
-
-def _readable(descriptors: list[int], seconds: float) -> list[int]:
-    """Those that can be read, once one can, or none after this long."""
-    if not hasattr(select, "poll"):
-        return select.select(descriptors, [], [], seconds)[0]
-    poll = select.poll()  # select() knows no descriptor beyond 1023
-    for descriptor in descriptors:
-        poll.register(descriptor, select.POLLIN)
-    return [descriptor for descriptor, _ in poll.poll(math.ceil(seconds * 1000))]
 
 
 def _watch_file(path: str) -> int | None:
