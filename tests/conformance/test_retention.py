@@ -148,7 +148,9 @@ def test_a_consumer_unseen_for_so_long_is_named_and_not_waited_for(
     [event_id] = post(event_store, 1)
     claim(event_store)
     event_store.ack("ship", event_id)
+    event_store.register_session("another", POST, {})
     clock.advance(seconds=WEEK + 1)
+    event_store.heartbeat("another")  # somebody was alive all the time
     see(event_store, "ship")
 
     with caplog.at_level(logging.WARNING):

@@ -20,6 +20,7 @@ from ontologia.delivery.lifecycle import (
     lease_ran_out,
     state_of,
 )
+from ontologia.delivery.lifetimes import instant_before
 from ontologia.delivery.lineage import Lineage, check_depth, child_of
 from ontologia.delivery.retry import (
     Backoff,
@@ -294,3 +295,29 @@ def test_a_depth_equal_to_the_limit_is_allowed_and_one_more_is_not(depth, limit)
             check_depth("a.b", lineage, limit)
         assert (caught.value.depth, caught.value.limit) == (depth, limit)
         assert caught.value.root_event_id == "root"
+
+
+def _hours(*pairs):
+    midnight = datetime(2026, 1, 1, tzinfo=UTC)
+    return [tuple(midnight + timedelta(hours=hour) for hour in pair) for pair in pairs]
+
+
+@pytest.mark.req("ONT-150")
+@pytest.mark.parametrize(
+    ("lifetimes", "alive", "since"),
+    [
+        ([(0, 10)], 4, 6),
+        ([(0, 10)], 10, 0),
+        ([(0, 10)], 11, None),
+        ([(0, 5), (8, 10)], 2, 8),  # nobody was alive from 5 to 8
+        ([(0, 5), (8, 10)], 3, 4),
+        ([(0, 9), (5, 10)], 6, 4),  # what two lived at once counts once
+        ([(5, 10), (0, 9), (6, 7)], 10, 0),
+        ([(3, 3)], 1, None),
+        ([], 1, None),
+    ],
+)
+def test_only_time_in_which_somebody_was_alive_is_counted(lifetimes, alive, since):
+    found = instant_before(_hours(*lifetimes), timedelta(hours=alive))
+
+    assert found == (None if since is None else _hours((since, since))[0][0])

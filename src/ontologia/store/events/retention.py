@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from ontologia import codec
 from ontologia.clock import Clock, from_text, to_text
 from ontologia.delivery.dead_letter import EventDeadLetter
+from ontologia.delivery.lifetimes import instant_before
 from ontologia.errors import InvalidValueError
 from ontologia.store.database import Database, Tx
 
 log = logging.getLogger(__name__)
 _PORTION = 1_000
 _DAY = timedelta(days=1)
+_NEVER = datetime(1, 1, 1, tzinfo=UTC)
 _DELETED = ("ready_of", "incoming_of", "claims_of", "attempts_of", "dedup_of", "events")
 
 
@@ -39,7 +41,7 @@ class Retention:
         """
         now = self._clock.now()
         before = to_text(now - retention)
-        seen_since = self._seen_since(namespace, now, retention)
+        seen_since = self._seen_since(namespace, retention)
         deleted = 0
         for event_type in self._types(namespace):
             if not self._has_consumers(namespace, event_type, seen_since):
@@ -53,17 +55,16 @@ class Retention:
         self._delete_records(namespace, now - max(retention, _DAY))
         return deleted
 
-    def _seen_since(self, namespace: str, now: datetime, retention: timedelta) -> str:
+    def _seen_since(self, namespace: str, retention: timedelta) -> str:
         """From when on a consumer must have been seen, to be waited for.
 
-        Counted back from the last time that anybody was alive before the last minute or so: when
-        everything was off for a week, nobody is gone just because another started first. And a
-        session that runs is seen with its heartbeats, however short the retention.
+        Only time in which somebody of the namespace was alive counts against it: when everything
+        was off for a week, nobody is gone just because another started first. And a session that
+        runs is seen with its heartbeats, however short the retention.
         """
-        settled = {"namespace": namespace, "before": to_text(now - self._ttl)}
-        alive_at = self._database.all(self._sql["last_alive"], settled)[0][0]
-        reference = now if alive_at is None else min(now, from_text(alive_at))
-        return to_text(reference - max(retention, self._ttl))
+        rows = self._database.all(self._sql["lifetimes"], {"namespace": namespace})
+        spans = [(from_text(start), from_text(end)) for start, end in rows]
+        return to_text(instant_before(spans, max(retention, self._ttl)) or _NEVER)
 
     def _delete_records(self, namespace: str, before: datetime) -> None:
         """Ticks, deferred events and sessions that ended long ago."""

@@ -136,10 +136,9 @@ DELETE FROM ontologia.deferred_events
  WHERE namespace = %(namespace)s AND status <> 'scheduled'
    AND COALESCE(fired_at, created_at) < %(before)s;
 
--- name: last_alive
--- When a session that began before this instant was last heard of.
-SELECT MAX(last_heartbeat) FROM ontologia.sessions
- WHERE namespace = %(namespace)s AND started_at < %(before)s;
+-- name: lifetimes
+-- From when to when sessions of a namespace were heard of.
+SELECT started_at, last_heartbeat FROM ontologia.sessions WHERE namespace = %(namespace)s;
 
 -- name: delete_sessions
 DELETE FROM ontologia.sessions WHERE namespace = %(namespace)s AND last_heartbeat < %(before)s;

@@ -72,10 +72,9 @@ DELETE FROM deferred_events
  WHERE namespace = :namespace AND status <> 'scheduled'
    AND COALESCE(fired_at, created_at) < :before;
 
--- name: last_alive
--- When a session that began before this instant was last heard of.
-SELECT MAX(last_heartbeat) FROM sessions
- WHERE namespace = :namespace AND started_at < :before;
+-- name: lifetimes
+-- From when to when sessions of a namespace were heard of.
+SELECT started_at, last_heartbeat FROM sessions WHERE namespace = :namespace;
 
 -- name: delete_sessions
 DELETE FROM sessions WHERE namespace = :namespace AND last_heartbeat < :before;
