@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ontologia.clock import to_text
-from ontologia.errors import InvalidValueError
+from ontologia.errors import IntegrityError, InvalidValueError
 from ontologia.store.events.store import SqlEventStore
 from ontologia.store.rows import Announcement
 from ontologia.testing import ManualClock
@@ -137,6 +137,46 @@ def test_a_time_that_is_none_is_refused(
 
     clock.advance(seconds=3600)
     assert claim(event_store) == []
+
+
+@pytest.mark.req("NEW-022")
+@pytest.mark.parametrize("claimed_before", [True, False])
+def test_one_instance_deferred_and_enqueued_is_two_events(
+    event_store: SqlEventStore, clock: ManualClock, claimed_before: bool
+) -> None:
+    event = ParcelPosted(number=1, priority=7)
+    event_store.defer(event, POST, delay=60)
+    event_store.enqueue(event, POST)
+    delivered = claim(event_store) if claimed_before else []
+    for each in delivered:
+        event_store.ack("ship", each.id)
+    defer(event_store, 2, delay=60, namespace=OTHER)
+    clock.advance(seconds=61)
+
+    assert numbers(claim(event_store, namespace=OTHER)) == [2]  # nobody else is held up
+    delivered += claim(event_store)
+
+    assert numbers(delivered) == [1, 1]
+    first, second = delivered
+    assert first.id == event.id
+    assert second.id != event.id
+    assert second.root_event_id == second.id
+    assert (second.priority, second.chain_depth) == (7, 0)
+    assert claim(event_store) == []
+
+
+@pytest.mark.req("ONT-100")
+def test_an_id_that_is_taken_is_refused_by_name(event_store: SqlEventStore) -> None:
+    event = ParcelPosted(number=1)
+    event_store.enqueue(event, POST)
+
+    with pytest.raises(IntegrityError, match=str(event.id)):
+        event_store.enqueue(event, POST)
+    with pytest.raises(IntegrityError, match=str(event.id)):
+        event_store.enqueue(event, OTHER)
+
+    assert numbers(claim(event_store)) == [1]
+    assert event_store.list_events(OTHER) == []
 
 
 @pytest.mark.req("NEW-023")

@@ -8,8 +8,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ontologia import Entity, Field, OntologiaConfig, Session, on_event
+from ontologia import Entity, Field, OntologiaConfig, Schedule, Session, on_event
 from ontologia.clock import SystemClock
+from ontologia.testing import ManualClock
 from tests.faults.power import Disk, PowerVFS
 from tests.faults.workers import HANDLERS, Order, Placed, Receipt, Shipped, audit, listen, note, say
 
@@ -122,7 +123,9 @@ def call_and_cut_the_power(uri: str, image: str, call: str) -> None:
     """Let the power fail at the first write after a call has returned."""
     disk = Disk(Path(image), 0, 0)
     vfs = PowerVFS(disk)
-    with Session(uri) as session:
+    # By this clock an hour passes between two iterations of a run.
+    config = OntologiaConfig(clock=ManualClock(), event_poll_interval_ms=3_600_000)
+    with Session(uri, config=config) as session:
         store, event = session.event_store, Placed(number="told")
 
         @on_event(Placed, name="receipt")
@@ -147,6 +150,9 @@ def call_and_cut_the_power(uri: str, image: str, call: str) -> None:
             "enqueue": lambda: store.enqueue(event, "default"),
             "defer": lambda: session.defer(event, delay=3_600),
             "defer of the store": lambda: store.defer(event, "default", delay=3_600),
+            "the tick of a schedule": lambda: session.run(
+                [], schedules=[Schedule(event, "0 * * * *")], max_iterations=2
+            ),
         }
         calls[call]()
         disk.cut_after(1)

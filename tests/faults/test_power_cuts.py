@@ -88,7 +88,7 @@ def acked(path) -> int:
 
 CALLS = (
     *("commit", "commit with an event", "commit with a deferred event", "commit in a handler"),
-    *("enqueue", "defer", "defer of the store"),
+    *("enqueue", "defer", "defer of the store", "the tick of a schedule"),
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 
 import pytest
@@ -183,6 +184,63 @@ def test_coroutines_of_several_workers_wait_for_each_other(session):
 
     assert sorted(met) == [1, 2, 3]
     assert all(claim_of(session, each)["attempts"] == 0 for each in ids)
+
+
+@pytest.mark.req("NEW-020", "ONT-164")
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_coroutine_that_exits_ends_the_run_with_its_code(session, workers):
+    @on_event(Job)
+    async def leave(ctx):
+        await asyncio.sleep(0)
+        if ctx.event.number == 1:
+            sys.exit(3)
+
+    ids = announce(session, 1, 2)
+    with pytest.raises(SystemExit) as exit:
+        session.run([leave], workers=workers)
+
+    assert exit.value.code == 3
+    assert claim_of(session, ids[0])["attempts"] == 1  # or it would do so for ever
+    session.run([leave], workers=workers, max_iterations=1)  # another run has a loop again
+    claim = claim_of(session, ids[1])
+    assert (claim["attempts"], claim["last_error"]) == (0, None)
+    assert claim["ack_at"] is not None
+
+
+@pytest.mark.req("NEW-020", "NEW-021")
+@pytest.mark.parametrize("ends", [True, False], ids=["comes to its end", "is cancelled"])
+def test_a_coroutine_beside_one_that_exits_is_not_counted_as_failed(open_session, ends):
+    session = open_session(settings={"shutdown_grace_ms": 50})
+    begun, leaving, cleaned = asyncio.Event(), asyncio.Event(), []
+
+    @on_event(Job)
+    async def leave(ctx):
+        await begun.wait()
+        leaving.set()
+        sys.exit(3)
+
+    @on_event(Done)
+    async def innocent(ctx):
+        begun.set()
+        try:
+            await leaving.wait()
+            await asyncio.sleep(0 if ends else PATIENCE)
+        finally:
+            cleaned.append(asyncio.get_running_loop().is_running())
+
+    beside = Done()
+    session.commit(event=beside)
+    announce(session, 1)
+    with pytest.raises(SystemExit) as exit:
+        session.run([leave, innocent], workers=2)
+
+    assert exit.value.code == 3
+    assert cleaned == [True]
+    claim = claim_of(session, beside.id)
+    assert (claim["attempts"], claim["last_error"]) == (0, None)
+    assert (claim["ack_at"] is not None) is ends
+    assert session.event_store.inspect_event(beside.id)["attempts"] == []
+    assert session.event_store.check() == []
 
 
 # -- workers --------------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ontologia import Event, Field, on_event
-from ontologia.errors import InvalidValueError
+from ontologia import Event, Field, LeaseExpiredError, Schedule, on_event
+from ontologia.errors import HandlerError, InvalidValueError
 from tests.shop import Customer
 
 
@@ -143,3 +143,113 @@ def test_a_key_holds_within_one_handler(session):
 
     assert rows(session)["shipped"]["id"] == first.id
     assert second.id == first.id
+
+
+# -- taken back -----------------------------------------------------------------------------------
+
+
+@pytest.mark.req("NEW-022", "ONT-047")
+def test_a_handler_that_lost_its_lease_takes_nothing_back(session, clock):
+    refused, seen = [], []
+    number = session.defer(Shipped(number=5), delay=1000)
+
+    @on_event(Order)
+    def late(ctx):
+        if ctx.attempt == 1:
+            clock.advance(seconds=30)
+            with pytest.raises(LeaseExpiredError) as error:
+                session.cancel_deferred(number)
+            refused.append(error.value.event_id)
+
+    @on_event(Shipped)
+    def note(ctx):
+        seen.append(ctx.event.number)
+
+    [event_id] = announce(session, 1)
+    session.run([late, note], max_iterations=1)
+    assert refused == [event_id]
+    clock.advance(seconds=1000)
+    session.run([late, note], max_iterations=1)
+
+    assert seen == [5]
+    assert session.event_store.check() == []
+
+
+@pytest.mark.req("NEW-022")
+def test_a_handler_that_holds_its_lease_takes_back_what_was_deferred(session, clock):
+    results, seen = [], []
+    numbers = [session.defer(Shipped(number=each), delay=10) for each in (1, 2)]
+
+    @on_event(Order)
+    def cancel(ctx):
+        results.extend(session.cancel_deferred(numbers[0]) for _ in range(2))
+
+    @on_event(Shipped)
+    def note(ctx):
+        seen.append(ctx.event.number)
+
+    announce(session, 1)
+    session.run([cancel, note], max_iterations=1)
+    clock.advance(seconds=10)
+    session.run([note], max_iterations=1)
+
+    assert results == [True, False]
+    assert seen == [2]
+
+
+# -- schedules that come and go -------------------------------------------------------------------
+
+
+@pytest.fixture
+def every_minute():
+    return lambda: Schedule(Order(number=1), "* * * * *")
+
+
+@pytest.mark.req("ONT-081")
+def test_a_run_takes_no_schedule_with_it_that_was_added_before(session, every_minute):
+    @on_event(Order)
+    def ignore(ctx):
+        pass
+
+    session.add_schedule(every_minute())
+    session.run([ignore], schedules=[every_minute(), every_minute()], max_iterations=1)
+    assert session.remove_schedule(every_minute()) is True
+
+    session.run([ignore], schedules=[every_minute()], max_iterations=1)
+    assert session.remove_schedule(every_minute()) is False  # that one was the run's own
+
+
+@pytest.mark.req("ONT-081", "ONT-070")
+def test_a_run_that_is_refused_leaves_no_schedule_behind(session, every_minute):
+    @on_event(Order)
+    def ignore(ctx):
+        pass
+
+    for wrong, error in (
+        ({"schedules": [every_minute(), "* * * * *"]}, TypeError),
+        ({"workers": 0}, InvalidValueError),
+        ({"handlers": [ignore, ignore]}, HandlerError),
+        ({"handlers": ["ignore"]}, HandlerError),
+    ):
+        with pytest.raises(error):
+            session.run(**({"handlers": [ignore], "schedules": [every_minute()]} | wrong))
+        assert session.remove_schedule(every_minute()) is False
+
+
+@pytest.mark.req("ONT-081")
+def test_a_session_that_runs_already_keeps_the_schedules_of_that_run(session, clock, every_minute):
+    refused, seen = [], []
+
+    @on_event(Order)
+    def run_again(ctx):
+        seen.append(clock.now().minute)
+        other = Schedule(Shipped(), "* * * * *")
+        with pytest.raises(RuntimeError, match="running already"):
+            session.run([run_again], schedules=[every_minute(), other], max_iterations=1)
+        refused.append(session.remove_schedule(other))
+
+    session.run([run_again], schedules=[every_minute()], max_iterations=125)
+
+    assert seen == [1, 2]
+    assert refused == [False, False]
+    assert session.event_store.check() == []

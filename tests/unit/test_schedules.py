@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
@@ -218,3 +219,58 @@ def test_hours_of_a_zone_stay_hours(day, ticks):
     assert [
         tick[-5:] for tick in fires("0 * * * *", f"{day}T{ticks[0]}", 3, tz="Europe/Berlin")
     ] == (ticks[1:])
+
+
+# Zones, and instants at which their clocks change, in UTC.
+CHANGES = [
+    (zone, datetime.fromisoformat(f"{each}+00:00"))
+    for zone, *instants in (
+        ("Europe/Berlin", "2026-03-29T01:00", "2026-10-25T01:00"),
+        ("Europe/London", "2026-03-29T01:00", "2026-10-25T01:00"),
+        ("America/New_York", "2026-03-08T07:00", "2026-11-01T06:00"),
+        ("Australia/Lord_Howe", "2026-10-03T15:30", "2026-04-04T15:00"),  # by half an hour
+        ("Africa/Cairo", "2026-04-23T22:00", "2026-10-29T21:00"),  # at midnight
+        ("America/Sao_Paulo", "2018-02-18T02:00", "2018-11-04T03:00"),  # at midnight, too
+        ("Pacific/Apia", "2011-12-30T10:00"),  # a day that never was
+        (None, "2026-01-01T00:00"),
+    )
+    for each in instants
+]
+CRONS = [
+    *("* * * * *", "*/7 * * * *", "30 2 * * *", "0 2 * * *", "15 1 * * *", "0 0 * * *"),
+    *("45 1-3 * * *", "*/30 0-4 * * *", "59 2 * * SUN", "0 * * * *", "0 12 1 * *"),
+]
+
+
+@pytest.mark.req("ONT-076", "ONT-083")
+@given(
+    change=st.sampled_from(CHANGES),
+    seconds=st.integers(-3 * 3600, 3 * 3600) | st.integers(-300 * 86400, 300 * 86400),
+    cron=st.sampled_from(CRONS),
+    seen_from=st.sampled_from([UTC, ZoneInfo("Asia/Tokyo"), ZoneInfo("Europe/Berlin")]),
+)
+def test_the_next_tick_is_always_later_than_the_instant(change, seconds, cron, seen_from):
+    tz, instant = change[0], change[1] + timedelta(seconds=seconds)
+    schedule = Schedule(SystemCleanup(), cron, tz=tz)
+
+    tick = schedule.next_after(instant.astimezone(seen_from))
+
+    assert tick is not None
+    assert tick.astimezone(UTC) > instant
+    # From any instant between the two it is the same one: nothing is skipped or made up.
+    between = instant + (tick - instant) / 2
+    assert schedule.next_after(between) == tick
+
+
+def test_who_starts_in_the_second_of_two_equal_hours_fires_what_is_still_to_come():
+    # On 2026-10-25 in Berlin 01:03:55 UTC is 02:03:55 for the second time.
+    start = "2026-10-25T01:03:55"
+
+    assert fires("30 2 * * *", start, 2, tz="Europe/Berlin") == [
+        "Mon 2026-10-26 01:30",
+        "Tue 2026-10-27 01:30",
+    ]
+    assert fires("*/30 * * * *", start, 2, tz="Europe/Berlin") == [
+        "Sun 2026-10-25 01:30",
+        "Sun 2026-10-25 02:00",
+    ]
