@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,6 +17,7 @@ from ontologia.errors import (
 )
 from ontologia.migration.versions import TypeVersions
 from ontologia.schema.event import Event
+from ontologia.store.database import Conflict
 from ontologia.store.events.log import fire_time
 from ontologia.store.events.store import fill
 from ontologia.store.protocol import Store
@@ -47,6 +49,7 @@ class Commits:
         self._versions = versions
         self._config = config
         self._clock = clock
+        self._random = config.random or random.SystemRandom()
         self._make_indexes = make_indexes
         self.last = 0
         """The number of this session's last commit."""
@@ -60,11 +63,36 @@ class Commits:
         claim: Claim | None = None,
         expected_head: int | None = None,
     ) -> Written:
-        """Write it in one durable transaction; an empty unit writes nothing."""
+        """Write it in one durable transaction; an empty unit writes nothing.
+
+        A transaction that collided with another was taken back as a whole, and is done again
+        after a short wait; HeadMismatchError after `commit_max_retries`.
+        """
         self.check_size(batch)
-        if not batch and expected_head is None:
-            return self._announce(announcements, claim)
-        self._make_indexes()
+        state = bool(batch) or expected_head is not None
+        if state:
+            self._make_indexes()
+        most = self._config.commit_max_retries
+        retry = 0
+        while True:
+            try:
+                if not state:
+                    return self._announce(announcements, claim)
+                return self._write(batch, metadata, announcements, claim, expected_head)
+            except Conflict as error:
+                if retry >= most:
+                    raise HeadMismatchError(max_retries=most) from error
+            self._clock.sleep(retry_wait(retry, self._random))
+            retry += 1
+
+    def _write(
+        self,
+        batch: Batch,
+        metadata: dict[str, Any],
+        announcements: Sequence[Announcement],
+        claim: Claim | None,
+        expected_head: int | None,
+    ) -> Written:
         with self._store.write() as tx:
             if claim is not None and not tx.holds(claim):
                 raise LeaseExpiredError(claim.handler_id, claim.event.id)
@@ -117,6 +145,11 @@ class Commits:
         size = sum(map(len, batch.values()))
         if size > self._config.max_batch_size:
             raise BatchSizeExceededError(size, self._config.max_batch_size)
+
+
+def retry_wait(retry: int, chance: random.Random) -> float:
+    """Seconds before a commit that collided with another is tried again; the first retry is 0."""
+    return 0.01 * 2.0**retry + chance.uniform(0, 0.01)
 
 
 def check_head(expected: int | None, actual: int | None) -> None:

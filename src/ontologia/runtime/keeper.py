@@ -42,11 +42,10 @@ class Keeper:
         self._nudged = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ontologia-keeper", daemon=True)
 
-    def start(self) -> None:
-        """Begin; the first turn of each task is one interval from now."""
-        now = self._clock.monotonic()
+    def start(self, since: float) -> None:
+        """Begin; the first turn of each task is one interval after `since`, by the clock."""
         for task in self._tasks:
-            task.next = now + task.seconds
+            task.next = since + task.seconds
         self._thread.start()
 
     def stop(self) -> None:

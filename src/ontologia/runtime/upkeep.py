@@ -51,8 +51,9 @@ class Upkeep:
 
     def start(self) -> None:
         """Say that the session is alive, collect what is old, and go on with both."""
+        began = self._session._clock.monotonic()
         self.beat()
-        self._keeper.start()
+        self._keeper.start(began)
         self.collect()
 
     def stop(self) -> None:
