@@ -6,7 +6,13 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeAlias
 
+from ontologia.errors import LockContentionError
+
 Bindings: TypeAlias = dict[str, Any] | Sequence[Any]
+
+
+class Conflict(LockContentionError):
+    """A transaction collided with others and was taken back; it may well go through next time."""
 
 
 class Tx(Protocol):
