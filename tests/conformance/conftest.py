@@ -1,21 +1,25 @@
-"""The event store under test, on each backend in turn."""
+"""The store under test, on each backend in turn."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import apsw
 import pytest
 
-from ontologia import OntologiaConfig
+from ontologia import OntologiaConfig, Session
 from ontologia.store.events.store import SqlEventStore
 from ontologia.store.open import WithEvents, open_event_store
 from ontologia.testing import ManualClock
 
+STATE = ("entity_history", "relation_history", "commits", "entity_latest", "relation_latest")
+STATE += ("schema_registry", "schema_versions", "locks")
 _schemas = count(1)
 
 
@@ -41,6 +45,75 @@ def postgres_uri() -> Iterator[str]:
 def postgres_events_uri(postgres_uri: str) -> str:
     """A schema of its own."""
     return f"{postgres_uri}?schema=test_{next(_schemas)}"
+
+
+@pytest.fixture(scope="session", params=["sqlite", "postgres"])
+def backend(request: pytest.FixtureRequest) -> str:
+    """Which backend; `tests.conformance.backends` has marks for tests of one alone."""
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def uri(backend: str, path: Path, request: pytest.FixtureRequest) -> str:
+    """Where the test's store is."""
+    if backend == "postgres":
+        schema: str = request.getfixturevalue("postgres_events_uri")
+        return schema
+    return f"sqlite:///{path}"
+
+
+@pytest.fixture(scope="session")
+def fresh_uri(backend: str, request: pytest.FixtureRequest) -> Callable[[], str]:
+    """A store without state each time it is called, for tests that need one an example.
+
+    On PostgreSQL it is the same one, emptied: that is faster than making another.
+    """
+    if backend == "sqlite":
+        return lambda: "sqlite://"
+    uri = f"{request.getfixturevalue('postgres_uri')}?schema=fresh"
+    Session(uri).close()
+    empty = [f"DELETE FROM {table}" for table in STATE]
+
+    def emptied() -> str:
+        _ask_postgres(uri, ["; ".join(empty)])
+        return uri
+
+    return emptied
+
+
+@pytest.fixture
+def direct(backend: str, uri: str, path: Path) -> Callable[..., list[Any]]:
+    """Ask or change the tables themselves, on a connection of its own; `?` stands for a value."""
+
+    def ask(statement: str, values: Sequence[Any] = ()) -> list[Any]:
+        if backend == "postgres":
+            return _ask_postgres(uri, [statement.replace("?", "%s")], values)
+        with closing(apsw.Connection(str(path))) as db:
+            db.set_busy_timeout(5000)
+            return db.execute(statement, values).fetchall()
+
+    return ask
+
+
+@pytest.fixture
+def sql(
+    backend: str, uri: str, sql: Callable[..., list[list[Any]]]
+) -> Callable[..., list[list[Any]]]:
+    """Ask the database itself, as a process that knows nothing of stores would."""
+    if backend == "sqlite":
+        return sql
+    return lambda *statements: [list(row) for row in _ask_postgres(uri, statements)]
+
+
+def _ask_postgres(uri: str, statements: Sequence[str], values: Sequence[Any] = ()) -> list[Any]:
+    import psycopg
+
+    server, _, schema = uri.partition("?schema=")
+    with psycopg.connect(server, options=f"-c search_path={schema}") as connection:
+        for statement in statements:
+            cursor = connection.execute(statement.encode(), values or None)
+        return cursor.fetchall() if cursor.description else []
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

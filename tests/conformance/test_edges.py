@@ -19,6 +19,7 @@ from ontologia.errors import (
     StoreOpenError,
 )
 from ontologia.query import sum as total
+from tests.conformance.backends import SQLITE
 from tests.shop import Customer
 
 
@@ -246,6 +247,7 @@ def test_a_float_becomes_the_decimal_it_was_written_as(open_session):
     assert [good.price for good in found] == [Decimal("0.1")]
 
 
+@SQLITE
 def test_an_index_follows_the_type_of_its_field(open_session, sql):
     indexes = "SELECT sql FROM sqlite_master WHERE name LIKE 'idx_entity_Good_price%'"
     open_session(entity_types=[goods(float)])

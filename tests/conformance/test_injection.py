@@ -5,8 +5,8 @@ from __future__ import annotations
 import keyword
 import types
 import unicodedata
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pytest
@@ -65,15 +65,22 @@ TEXT |= st.text(ANY, max_size=6)
 TEXTS = st.lists(TEXT, min_size=2, max_size=8, unique=True)
 NAMES = st.lists(TEXT.filter(bool), min_size=2, max_size=8, unique=True)
 
+Stored = Callable[..., AbstractContextManager[Session]]
 quick = settings(max_examples=60, deadline=None)
 
 
-@contextmanager
-def stored(*objects: Any) -> Iterator[Session]:
-    with Session("sqlite://", entity_types=[Note], relation_types=[Tie]) as session:
-        session.ensure(objects)
-        session.commit()
-        yield session
+@pytest.fixture(scope="session")
+def stored(fresh_uri: Callable[[], str]) -> Stored:
+    """Open a store that holds these objects and nothing else."""
+
+    @contextmanager
+    def open_with(*objects: Any) -> Iterator[Session]:
+        with Session(fresh_uri(), entity_types=[Note], relation_types=[Tie]) as session:
+            session.ensure(objects)
+            session.commit()
+            yield session
+
+    return open_with
 
 
 def ids(session: Session, condition: Any, *, as_of: int | None = None) -> list[str]:
@@ -88,7 +95,7 @@ def ids(session: Session, condition: Any, *, as_of: int | None = None) -> list[s
 @pytest.mark.req("SQL-039", "SQL-040")
 @quick
 @given(TEXTS)
-def test_a_value_finds_itself_and_nothing_else(texts):
+def test_a_value_finds_itself_and_nothing_else(stored, texts):
     notes = [
         Note(id=f"{n}", body=t, plain=t, data={"at": {"deep": t}}, items=[{"kind": t}, {"kind": 0}])
         for n, t in enumerate(texts)
@@ -109,7 +116,7 @@ def test_a_value_finds_itself_and_nothing_else(texts):
 @pytest.mark.req("SQL-039", "SQL-045")
 @quick
 @given(TEXTS, TEXT)
-def test_parts_of_text_are_found_as_python_finds_them(texts, part):
+def test_parts_of_text_are_found_as_python_finds_them(stored, texts, part):
     notes = [Note(id=f"{n}", body=t, plain=t, data={"text": t}) for n, t in enumerate(texts)]
 
     with stored(*notes) as session:
@@ -126,7 +133,7 @@ def test_parts_of_text_are_found_as_python_finds_them(texts, part):
 
 
 @pytest.mark.req("SQL-045")
-def test_patterns_are_literal_and_case_counts():
+def test_patterns_are_literal_and_case_counts(stored):
     texts = ["abc", "a_c", "a%c", "A_C", "xa_", "a\\_c"]
 
     with stored(*(Note(id=text, body=text) for text in texts)) as session:
@@ -138,7 +145,7 @@ def test_patterns_are_literal_and_case_counts():
 
 
 @pytest.mark.req("SQL-051")
-def test_types_are_not_mixed():
+def test_types_are_not_mixed(stored):
     values: dict[str, object] = {"true": True, "one": 1, "real": 1.0, "text": "1", "yes": "true"}
 
     with stored(*(Note(id=key, data={"v": v}) for key, v in values.items())) as session:
@@ -150,7 +157,7 @@ def test_types_are_not_mixed():
 
 
 @pytest.mark.req("SQL-049")
-def test_neither_a_comparison_nor_its_negation_matches_what_is_missing():
+def test_neither_a_comparison_nor_its_negation_matches_what_is_missing(stored):
     notes = [Note(id="missing"), Note(id="null", data={"v": None}), Note(id="one", data={"v": 1})]
 
     with stored(*notes) as session:
@@ -164,7 +171,7 @@ def test_neither_a_comparison_nor_its_negation_matches_what_is_missing():
 
 
 @pytest.mark.req("SQL-048")
-def test_parentheses_are_kept_and_a_thousand_alternatives_are_no_deep_tree():
+def test_parentheses_are_kept_and_a_thousand_alternatives_are_no_deep_tree(stored):
     with stored(*(Note(id=f"{n:02}", data={"n": n}) for n in range(10))) as session:
         n = Note.data["n"]
 
@@ -185,7 +192,7 @@ def test_parentheses_are_kept_and_a_thousand_alternatives_are_no_deep_tree():
 @pytest.mark.req("SQL-039", "SQL-040", "SQL-046")
 @quick
 @given(NAMES)
-def test_a_step_of_a_path_is_a_name_and_nothing_else(names):
+def test_a_step_of_a_path_is_a_name_and_nothing_else(stored, names):
     notes = [
         Note(id=f"{n}", data={name: {name: n}}, items=[{"in": {name: n}}, {name: n}])
         for n, name in enumerate(names)
@@ -208,7 +215,7 @@ def test_a_step_of_a_path_is_a_name_and_nothing_else(names):
 
 @quick
 @given(NAMES)
-def test_objects_are_ordered_by_a_value_under_any_name(names):
+def test_objects_are_ordered_by_a_value_under_any_name(stored, names):
     notes = [Note(id=f"{n}", data={names[0]: -n, names[1]: n}) for n in range(4)]
 
     with stored(*notes) as session:
@@ -220,7 +227,7 @@ def test_objects_are_ordered_by_a_value_under_any_name(names):
 
 
 @pytest.mark.req("SQL-046", "SQL-047")
-def test_any_path_is_false_of_everything_but_a_list_with_a_fitting_object():
+def test_any_path_is_false_of_everything_but_a_list_with_a_fitting_object(stored):
     values: dict[str, Any] = {
         "hit": [{"kind": "view"}, {"kind": "click"}],
         "late": [1, None, "x", [{"kind": "click"}], {"kind": "click"}],
@@ -248,7 +255,7 @@ def test_any_path_is_false_of_everything_but_a_list_with_a_fitting_object():
 @pytest.mark.req("SQL-039")
 @quick
 @given(NAMES)
-def test_any_text_is_a_key(names):
+def test_any_text_is_a_key(stored, names):
     notes = [Note(id=name, body=name) for name in names]
     ties = [Tie(left_key=names[0], right_key=name, mark=name, text=name) for name in names]
 
@@ -308,11 +315,11 @@ IDENTIFIERS |= st.sampled_from(["select", "order", "group", "fields", "value", "
 @pytest.mark.req("SQL-039")
 @settings(max_examples=40, deadline=None)
 @given(IDENTIFIERS, IDENTIFIERS, IDENTIFIERS)
-def test_any_identifier_names_a_class_and_an_indexed_field(name, key, value):
+def test_any_identifier_names_a_class_and_an_indexed_field(fresh_uri, name, key, value):
     assume(key != value and not {key, value} & {"meta", "id"})
     made = entity(name, key, value)
 
-    with Session("sqlite://", entity_types=[made]) as session:
+    with Session(fresh_uri(), entity_types=[made]) as session:
         objects = [made(**{key: f"{n}", value: n % 2}) for n in range(4)]
         session.ensure(objects)
         session.commit()

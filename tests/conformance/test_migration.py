@@ -8,9 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from contextlib import closing
 
-import apsw
 import pytest
 
 from ontologia import Entity, Field, Relation
@@ -75,12 +73,11 @@ SPLIT = {("Person", 1): split_name}
 
 
 @pytest.fixture
-def contents(path):
+def contents(direct):
     """Everything the store has written down."""
 
     def read():
-        with closing(apsw.Connection(str(path))) as db:
-            return {table: db.execute(f"SELECT * FROM {table}").fetchall() for table in TABLES}
+        return {table: direct(f"SELECT * FROM {table}") for table in TABLES}
 
     return read
 
@@ -210,11 +207,11 @@ with Session(sys.argv[1], entity_types=new()) as session:
 
 
 @pytest.mark.req("SQL-094")
-def test_equal_plans_have_equal_tokens_in_every_process(path):
+def test_equal_plans_have_equal_tokens_in_every_process(uri):
     tokens = set()
     for seed, order in (("1", "straight"), ("2", "straight"), ("3", "swapped")):
         done = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", ELSEWHERE, str(path), order],
+            [sys.executable, "-W", "ignore", "-c", ELSEWHERE, uri, order],
             env=os.environ | {"PYTHONHASHSEED": seed},
             capture_output=True,
             text=True,
@@ -334,7 +331,9 @@ def test_a_store_that_changes_under_the_upgraders_is_not_written_over(
 
     def intruded(fields):
         if fields["id"] == "p2":
-            sql("INSERT INTO commits(created_at) VALUES ('2026-01-01T00:00:00.000000+00:00')")
+            sql(
+                "INSERT INTO commits(id, created_at) VALUES (2, '2026-01-01T00:00:00.000000+00:00')"
+            )
         return split_name(fields)
 
     session = open_session(entity_types=[person_in_parts()], upgraders={("Person", 1): intruded})

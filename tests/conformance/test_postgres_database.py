@@ -184,9 +184,10 @@ def test_a_closed_store_says_so(postgres_events_uri: str) -> None:
         post(store.events, 1)
 
 
-def test_a_session_on_postgresql_is_refused_for_now(postgres_uri: str) -> None:
-    with pytest.raises(StoreOpenError, match="state on PostgreSQL is not supported yet"):
-        Session(postgres_uri)
+def test_a_session_shows_where_it_is_without_the_password(postgres_uri: str) -> None:
+    with Session(postgres_uri.replace("postgres@", "postgres:secret@")) as session:
+        assert "127.0.0.1" in repr(session)
+        assert "secret" not in repr(session)
 
 
 def test_without_the_driver_the_error_says_what_to_install() -> None:

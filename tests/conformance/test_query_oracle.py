@@ -99,7 +99,7 @@ def both_ways(world: World) -> list[QueryBuilder]:
 
 
 @contextmanager
-def opened(history: History, uri: str = "sqlite://") -> Iterator[World]:
+def opened(history: History, uri: str) -> Iterator[World]:
     world = open_world(uri, history)
     try:
         yield world
@@ -139,14 +139,14 @@ def cases(draw: Any, make: Callable[[Any, History, type, list[Spot]], Any]) -> A
 @pytest.mark.req("SQL-033", "SQL-035", "SQL-041", "SQL-046", "SQL-047")
 @examples(40)
 @given(st.data())
-def test_a_statement_and_its_negation_match_what_they_are_true_and_false_of(ops, data):
+def test_a_statement_and_its_negation_match_what_they_are_true_and_false_of(fresh_uri, ops, data):
     def statement(draw: Any, history: History, root: type, where: list[Spot]) -> Asked:
         leaf = draw(leaves(where, history, ops))
         return Asked(root, claims=(leaf if draw(st.booleans()) else No(leaf),))
 
     history, questions = data.draw(cases(statement))
 
-    with opened(history) as world:
+    with opened(history, fresh_uri()) as world:
         for asked in questions:
             assert_answered(world, asked)
 
@@ -158,10 +158,10 @@ def nested(draw: Any, history: History, root: type, where: list[Spot]) -> Asked:
 @pytest.mark.req("SQL-048", "SQL-049")
 @examples(60)
 @given(cases(nested))
-def test_joined_and_nested_conditions_follow_three_valued_logic(case):
+def test_joined_and_nested_conditions_follow_three_valued_logic(fresh_uri, case):
     history, questions = case
 
-    with opened(history) as world:
+    with opened(history, fresh_uri()) as world:
         for asked in questions:
             assert_answered(world, asked)
 
@@ -183,10 +183,10 @@ def ordered(draw: Any, history: History, root: type, where: list[Spot]) -> Asked
 @pytest.mark.req("SQL-032")
 @examples(60)
 @given(cases(ordered))
-def test_order_and_paging_are_those_of_a_sorted_list(case):
+def test_order_and_paging_are_those_of_a_sorted_list(fresh_uri, case):
     history, questions = case
 
-    with opened(history) as world:
+    with opened(history, fresh_uri()) as world:
         for asked in questions:
             assert_answered(world, asked)
             assert_first_is_first(world, asked)
@@ -206,10 +206,10 @@ def in_the_past(draw: Any, history: History, root: type, where: list[Spot]) -> A
 @pytest.mark.req("SQL-028", "SQL-029", "SQL-037", "SQL-038")
 @examples(60)
 @given(cases(in_the_past))
-def test_the_state_after_any_commit_can_be_asked_for(case):
+def test_the_state_after_any_commit_can_be_asked_for(fresh_uri, case):
     history, questions = case
 
-    with opened(history) as world:
+    with opened(history, fresh_uri()) as world:
         for asked in questions:
             assert_answered(world, asked)
         for root in (*ENTITIES, *RELATIONS):
@@ -230,10 +230,10 @@ def with_history(draw: Any, history: History, root: type, where: list[Spot]) -> 
 @pytest.mark.req("SQL-030", "SQL-031", "SQL-038")
 @examples(60)
 @given(cases(with_history))
-def test_every_version_is_found_oldest_first(case):
+def test_every_version_is_found_oldest_first(fresh_uri, case):
     history, questions = case
 
-    with opened(history) as world:
+    with opened(history, fresh_uri()) as world:
         for asked in questions:
             assert_answered(world, asked)
         for cls in ENTITIES:
@@ -244,8 +244,8 @@ def test_every_version_is_found_oldest_first(case):
 @pytest.mark.req("SQL-026", "SQL-027", "SQL-034", "SQL-115")
 @examples(30)
 @given(histories())
-def test_a_point_lookup_agrees_with_a_scan_for_every_key_in_every_state(history):
-    with opened(history) as world:
+def test_a_point_lookup_agrees_with_a_scan_for_every_key_in_every_state(fresh_uri, history):
+    with opened(history, fresh_uri()) as world:
         for as_of in (None, *range(world.head + 1)):
             for cls in (*ENTITIES, *RELATIONS):
                 scan = [item.seen() for item in Asked(cls, as_of=as_of).answer(world)]
@@ -306,12 +306,12 @@ def walks(draw: Any, history: History) -> Asked:
 
 @examples(60)
 @given(st.data())
-def test_ways_along_relations_are_those_found_by_walking(data):
+def test_ways_along_relations_are_those_found_by_walking(fresh_uri, data):
     dense = histories(classes=(Thing, Place, *RELATIONS, *RELATIONS), least=16)
     history = data.draw(dense)
     questions = data.draw(st.lists(walks(history), min_size=1, max_size=8))
 
-    with opened(history) as world:
+    with opened(history, fresh_uri()) as world:
         for asked in questions:
             assert_answered(world, asked)
             assert_first_is_first(world, asked)
@@ -334,11 +334,11 @@ def assert_every_place_can_be_named(world: World, root: type, hops: tuple[type, 
 @pytest.mark.req("SQL-033")
 @examples(10)
 @given(cases(nested))
-def test_a_file_that_is_opened_again_answers_as_the_one_that_was_written(case):
+def test_a_store_that_is_opened_again_answers_as_the_one_that_was_written(backend, fresh_uri, case):
     history, questions = case
 
     with TemporaryDirectory() as folder:
-        uri = f"sqlite:///{folder}/world.db"
+        uri = f"sqlite:///{folder}/world.db" if backend == "sqlite" else fresh_uri()
         with opened(history, uri) as world:
             pass
         with Session(uri) as world.session:
@@ -433,10 +433,10 @@ def figures_asked(draw: Any, history: History, root: type, where: list[Spot]) ->
 @pytest.mark.req("SQL-052", "SQL-053", "SQL-054", "SQL-055", "SQL-056")
 @examples(60)
 @given(cases(figures_asked))
-def test_figures_are_those_of_the_objects_asked_for(case):
+def test_figures_are_those_of_the_objects_asked_for(fresh_uri, case):
     history, questions = case
 
-    with opened(history) as world:
+    with opened(history, fresh_uri()) as world:
         for asked, wanted in questions:
             items = asked.matching(world)
             named = {f"f{number}": figure.aggregate for number, figure in enumerate(wanted)}
@@ -502,10 +502,10 @@ def name_of(term: Term) -> str:
 @pytest.mark.req("SQL-056")
 @examples(100)
 @given(cases(groups_asked))
-def test_groups_are_those_made_by_sorting_into_piles(case):
+def test_groups_are_those_made_by_sorting_into_piles(fresh_uri, case):
     history, questions = case
 
-    with opened(history) as world:
+    with opened(history, fresh_uri()) as world:
         for (asked, wanted), by, having, orders, limit, offset in questions:
             piles = sorted_into_piles(asked.matching(world), by)
             piles = [pile for pile in piles if all(one.holds(pile) is True for one in having)]
@@ -556,11 +556,13 @@ MIXED = Term(Thing, "own", "data", FREE, ("a",))
 @pytest.mark.req("SQL-052", "SQL-053", "SQL-056")
 @examples(60)
 @given(histories(), st.booleans())
-def test_values_of_every_type_under_one_name_are_ordered_grouped_and_summed(history, down):
+def test_values_of_every_type_under_one_name_are_ordered_grouped_and_summed(
+    fresh_uri, history, down
+):
     wanted = [Figure(name, MIXED) for name in ("sum", "avg", "min", "max", "avg_len")]
     named = {f"f{number}": figure.aggregate for number, figure in enumerate(wanted)}
 
-    with opened(history) as world:
+    with opened(history, fresh_uri()) as world:
         asked = Asked(Thing, orders=((MIXED, down),), since=-1)
         assert_answered(world, asked)
         piles = sorted_into_piles(asked.matching(world), [MIXED])
@@ -590,8 +592,8 @@ PRICES = st.decimals(allow_nan=False, allow_infinity=False)
 @example([Decimal("218635395599.1085052881254")], Decimal("218635395599.1085052881254"))
 @example([Decimal("903722156445379730637158.10")], Decimal("903722156445379730637158.1"))
 @example([Decimal("0.1")], Decimal("0.1000000000000000000000000000000000001"))
-def test_decimals_of_any_length_compare_exactly(prices, other):
-    with Session("sqlite://") as session:
+def test_decimals_of_any_length_compare_exactly(fresh_uri, prices, other):
+    with Session(fresh_uri()) as session:
         stored = [Priced(id=f"{n}", price=price, plain=price) for n, price in enumerate(prices)]
         session.ensure(stored)
         session.commit()
@@ -608,6 +610,82 @@ def test_decimals_of_any_length_compare_exactly(prices, other):
             in_order = [priced.price for priced in asked.order_by(field).collect()]
             assert in_order == sorted(prices)
             assert (asked.min(field), asked.max(field)) == (min(prices), max(prices))
+
+
+class Figured(Entity):
+    id: Field[str] = Field(primary_key=True)
+    number: Field[int | float]
+    whole: Field[int | None] = Field(index=True)
+    real: Field[float | None] = Field(index=True)
+
+
+LARGE = [2**53 - 1, 2**53, 2**53 + 1, 2**53 + 2, 2**60 - 1, 2**60, 2**60 + 24, 10**18, 2**63 - 1]
+LARGE += [float(2**53), float(2**53 + 2), float(2**60), 2.0**63, 1e18, 1.1e18, 1e19, 1e300, 0.5]
+LARGE += [-number for number in LARGE] + [-(2**63), 0, -0.0]
+
+
+def test_whole_numbers_and_floats_beyond_what_a_float_can_count_compare_exactly(fresh_uri):
+    with Session(fresh_uri()) as session:
+        stored = [
+            Figured(
+                id=f"{place:02}",
+                number=number,
+                whole=number if isinstance(number, int) else None,
+                real=number if isinstance(number, float) else None,
+            )
+            for place, number in enumerate(LARGE)
+        ]
+        session.ensure(stored)
+        session.commit()
+        asked = session.query().entities(Figured)
+        for name, other in itertools.product(("number", "whole", "real"), LARGE):
+            there = [each for each in stored if getattr(each, name) is not None]
+            for compare in COMPARED.values():
+                found = asked.where(compare(getattr(Figured, name), other)).collect()
+                assert found == [each for each in there if compare(getattr(each, name), other)]
+            found = asked.where(getattr(Figured, name).in_([other])).collect()
+            assert found == [each for each in there if getattr(each, name) == other]
+        for name in ("number", "whole", "real"):
+            field = getattr(Figured, name)
+            values = [v for each in stored if (v := getattr(each, name)) is not None]
+            in_order = asked.where(field.is_not_null()).order_by(field).collect()
+            assert [getattr(each, name) for each in in_order] == sorted(values)
+            found = asked.min(field), asked.max(field)
+            assert [(type(v), v) for v in found] == [
+                (type(v), v) for v in (min(values), max(values))
+            ]
+            groups = asked.where(field.is_not_null()).group_by(field).agg(n=query.count())
+            assert {group[name]: group["n"] for group in groups} == {
+                value: values.count(value) for value in values
+            }
+
+
+class Written(Entity):
+    id: Field[str] = Field(primary_key=True)
+    text: Field[str] = Field(index=True)
+
+
+@examples(40)
+@given(st.lists(st.sampled_from(["", "a", "b", "🦊", "\U0010ffff"]), min_size=1, max_size=6))
+def test_long_texts_with_an_index_compare_to_their_last_character(fresh_uri, tails):
+    long = "é🦊" * 249
+    texts = [long, long + "a", *(long + "x" + tail for tail in tails), *tails]
+    texts += [long + "xx" + "🦊" * 5000, long[:-1], long + "b", long + long, long + long + "a"]
+    with Session(fresh_uri()) as session:
+        stored = [Written(id=f"{n:02}", text=text) for n, text in enumerate(texts)]
+        session.ensure(stored)
+        session.commit()
+        asked = session.query().entities(Written)
+        for text in texts:
+            for compare in COMPARED.values():
+                found = asked.where(compare(Written.text, text)).collect()
+                assert found == [each for each in stored if compare(each.text, text)]
+            for name, test in TEXTUAL.items():
+                found = asked.where(getattr(Written.text, name)(text)).collect()
+                assert found == [each for each in stored if test(each.text, text)]
+        assert asked.where(Written.text.in_(texts)).collect() == stored
+        in_order = [each.text for each in asked.order_by(Written.text.desc()).collect()]
+        assert in_order == sorted(texts, reverse=True)
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))

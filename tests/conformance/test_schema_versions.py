@@ -14,12 +14,18 @@ from ontologia.clock import to_text
 from ontologia.errors import MissingUpgraderError, SchemaOutdatedError
 from ontologia.store.open import open_store
 from ontologia.testing import ManualClock
+from tests.conformance.backends import SQLITE
 from tests.shop import Customer, Product, Subscription
 
 VERSIONS = (
     "SELECT type_kind, type_name, schema_version_id, reason FROM schema_versions "
     "ORDER BY type_kind, type_name, schema_version_id"
 )
+TABLES = {
+    "sqlite": "SELECT name, sql FROM sqlite_master WHERE type = 'table' ORDER BY name",
+    "postgres": "SELECT table_name, column_name, data_type FROM information_schema.columns "
+    "WHERE table_schema = current_schema() ORDER BY 1, 2",
+}
 COLUMNS = "SELECT name, type, \"notnull\", dflt_value, pk FROM pragma_table_info('{}')"
 
 
@@ -58,6 +64,7 @@ def migrate(session):
 # -- the tables -------------------------------------------------------------------------------
 
 
+@SQLITE
 @pytest.mark.req("SQL-016")
 def test_the_registry_holds_one_schema_a_type(session, sql):
     columns = sql(COLUMNS.format("schema_registry"))
@@ -69,6 +76,7 @@ def test_the_registry_holds_one_schema_a_type(session, sql):
     ]
 
 
+@SQLITE
 @pytest.mark.req("SQL-017")
 def test_the_versions_are_kept_in_a_table_that_allows_each_number_once(open_session, sql):
     open_session(entity_types=[person()])
@@ -92,10 +100,12 @@ def test_the_versions_are_kept_in_a_table_that_allows_each_number_once(open_sess
 
 
 @pytest.mark.req("ONT-005")
-def test_opening_makes_every_table_and_opening_again_keeps_what_is_in_them(open_session, sql):
+def test_opening_makes_every_table_and_opening_again_keeps_what_is_in_them(
+    open_session, sql, backend
+):
     Person = person()
     first = open_session()
-    made = {name for [name] in sql("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    made = {row[0] for row in sql(TABLES[backend])}
     first.ensure(Person(id="p1", name="Ada"))
     first.commit()
     first.close()
@@ -504,8 +514,8 @@ def test_validate_is_content_again_after_the_migration(open_session):
 
 
 @pytest.mark.req("SQL-006")
-def test_a_new_field_changes_no_table(open_session, sql):
-    tables = "SELECT name, sql FROM sqlite_master WHERE type = 'table' ORDER BY name"
+def test_a_new_field_changes_no_table(open_session, sql, backend):
+    tables = TABLES[backend]
     first = person()
     old = open_session(entity_types=[first])
     old.ensure(first(id="p1", name="Ada"))

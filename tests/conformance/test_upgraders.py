@@ -5,12 +5,10 @@ from __future__ import annotations
 import functools
 import itertools
 import textwrap
-from contextlib import closing
 from datetime import date
 from decimal import Decimal
 from uuid import UUID
 
-import apsw
 import pytest
 
 from ontologia import Entity, Field, Relation, left, load_upgraders, upgrader
@@ -74,14 +72,13 @@ STEPS = {("Person", 1): split_name, ("Person", 2): add_title}
 
 
 @pytest.fixture
-def contents(path):
+def contents(direct):
     """Everything the store has written down."""
 
     def read():
         tables = ("commits", "entity_history", "entity_latest", "schema_registry")
         tables += ("schema_versions", "relation_history", "relation_latest", "locks")
-        with closing(apsw.Connection(str(path))) as db:
-            return {table: db.execute(f"SELECT * FROM {table}").fetchall() for table in tables}
+        return {table: direct(f"SELECT * FROM {table}") for table in tables}
 
     return read
 

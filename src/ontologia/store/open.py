@@ -35,13 +35,12 @@ def open_store(uri: str, config: OntologiaConfig, clock: Clock, random: Random) 
     """Open the store a URI names, making or updating its tables.
 
     `sqlite:///app.db` and a bare path are files, `sqlite:////srv/app.db` has an absolute path,
-    `sqlite://` and `:memory:` live in memory as long as the store is open.
+    `sqlite://` and `:memory:` live in memory as long as the store is open. With
+    `postgresql://user:password@host:port/database` the tables are in the schema `ontologia` of
+    that database, or in the one that `?schema=` names.
     """
     if _is_postgres(uri):
-        raise StoreOpenError(
-            "state on PostgreSQL is not supported yet; nothing was opened",
-            hint="Use a SQLite file like app.db.",
-        )
+        return _open_postgres(uri, config, clock, random)
     path = _sqlite_path(uri)
     from ontologia.store.sqlite.store import SQLiteStore
 
@@ -49,13 +48,11 @@ def open_store(uri: str, config: OntologiaConfig, clock: Clock, random: Random) 
 
 
 def open_event_store(uri: str, config: OntologiaConfig, clock: Clock, random: Random) -> WithEvents:
-    """Open what a URI names for its events alone.
+    """Open what a URI names for its events alone."""
+    return open_store(uri, config, clock, random)
 
-    Also `postgresql://user:password@host:port/database`; the tables are in the schema `ontologia`
-    of that database, or in the one that `?schema=` names.
-    """
-    if not _is_postgres(uri):
-        return open_store(uri, config, clock, random)
+
+def _open_postgres(uri: str, config: OntologiaConfig, clock: Clock, random: Random) -> Store:
     try:
         from ontologia.store.postgres.store import PostgresStore
     except ImportError as error:
@@ -85,7 +82,8 @@ def _sqlite_path(uri: str) -> str:
         return uri
     if scheme[1].lower() != "sqlite":
         raise StoreOpenError(
-            f"no store handles {scheme[1]}:// URIs", hint="Use sqlite:///path/to/file.db."
+            f"no store handles {scheme[1]}:// URIs",
+            hint="Use sqlite:///path/to/file.db or postgresql://host/database.",
         )
     rest = uri[len("sqlite://") :]
     if "?" in rest:

@@ -5,40 +5,57 @@ is about, or, for hand-out and registration, an advisory lock that ends with the
 Write transactions are READ COMMITTED: every statement sees what was committed before it began,
 so a statement that follows a lock sees what was written under it.
 
+What writes state takes the lock of commits first, and has it until it ends: so commits are numbered
+without gaps, in the order in which they become visible, and what a commit compared itself with is
+still true when it is written.
+
 Nothing is kept on a connection between transactions: no search_path, no prepared statements, no
 settings but SET LOCAL. So the store works behind PgBouncer in transaction mode.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Generator, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from hashlib import blake2b
 from typing import Any
 
 import psycopg
+from psycopg import errors
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from ontologia.errors import DatabaseError, LockContentionError, SessionClosedError
-from ontologia.store.database import Bindings
+from ontologia.store.database import Bindings, Conflict
 from ontologia.store.postgres.errors import translated, unreachable
 from ontologia.store.postgres.place import Place
+from ontologia.store.turn import Turn
 
+log = logging.getLogger(__name__)
 _MOST_CONNECTIONS = 16
+_TRANSACTION_ID = "pg_current_xact_id()::text"
 _READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+_CONNECTING_MS = 10_000
+_FIND_OUT = 30.0  # seconds to ask a server that went away what became of a commit
+_ASK_AGAIN = 0.02
+_COLLISIONS = (errors.DeadlockDetected, errors.SerializationFailure)
 _OPTIONS: dict[str, Any] = {"autocommit": True, "prepare_threshold": None}
 
 
 class Tx:
     """Statements within one transaction, on one connection."""
 
-    __slots__ = ("_connection", "_hand_out_key")
+    __slots__ = ("_connection", "_hand_out_key", "gate")
 
-    def __init__(self, connection: psycopg.Connection[Any], hand_out_key: int) -> None:
+    def __init__(
+        self, connection: psycopg.Connection[Any], hand_out_key: int, gate: Any = None
+    ) -> None:
         self._connection = connection
         self._hand_out_key = hand_out_key
+        self.gate = gate
+        """What the statement that was sent with BEGIN answered; see `Database.write_state`."""
 
     def all(self, sql: str, bindings: Bindings = ()) -> list[Any]:
         """Every row."""
@@ -55,6 +72,12 @@ class Tx:
     def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
         """Run a statement for each row, without waiting for each."""
         self._connection.cursor().executemany(sql.encode(), rows)
+
+    def together(self, steps: Iterable[tuple[str, Bindings]]) -> None:
+        """Run several statements, sent at once: none of them waits for the answer of another."""
+        with self._connection.pipeline():
+            for sql, bindings in steps:
+                _execute(self._connection, sql, bindings)
 
     def hand_out_turn(self, *, wait: bool) -> bool:
         """Have hand-out and registration to oneself; a statement of its own.
@@ -78,6 +101,9 @@ class Database:
         self._timeout_ms = timeout_ms
         self._pid = os.getpid()
         self._hand_out_key = lock_key("hand-out", place.schema)
+        self._commits_key = lock_key("commits", place.schema)
+        self._turn = Turn()
+        self._writing = False
         # The pool would try for a long time and say nothing; one connection by hand says why not.
         try:
             psycopg.connect(place.conninfo).close()
@@ -94,43 +120,105 @@ class Database:
 
     # -- transactions -----------------------------------------------------------------------
 
-    @contextmanager
-    def write(self, *, timeout_ms: int | None = None, durable: bool = True) -> Generator[Tx]:
+    def write(
+        self, *, timeout_ms: int | None = None, durable: bool = True
+    ) -> AbstractContextManager[Tx]:
         """A write transaction; no lock in it is waited for longer than `timeout_ms`.
 
         A soft one does not wait for the disk; a hard one does, as the server is set up to.
         """
         limit = self._timeout_ms if timeout_ms is None else timeout_ms
-        begin = f"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; {_lock_timeout(limit)}"
-        if not durable:
-            begin += "; SET LOCAL synchronous_commit = off"
-        with self._transaction(begin, limit) as tx:
-            yield tx
+        begin = _begin(limit, durable)
+        if durable:  # what is soft may as well be lost and done again
+            begin += f"; SELECT NULL, {_TRANSACTION_ID}"
+        return self._transaction(begin, limit)
 
     @contextmanager
-    def read(self) -> Generator[Tx]:
+    def write_state(
+        self, gate: str = "SELECT NULL", *, timeout_ms: int | None = None, durable: bool = True
+    ) -> Generator[Tx]:
+        """The same, alone: until its end nobody else writes state.
+
+        `gate` is asked under the lock, on the way of BEGIN; its first row is `tx.gate`. Threads
+        here wait for each other without a connection, so that some are left for others.
+        """
+        limit = self._timeout_ms if timeout_ms is None else timeout_ms
+        lock = f"pg_advisory_xact_lock({self._commits_key})"
+        begin = f"{_begin(limit, durable)}; SELECT {lock}, {_TRANSACTION_ID}; {gate}"
+        with self._turn.taken(limit):
+            if self._writing:
+                raise RuntimeError("this thread has a write transaction open already")
+            try:
+                self._writing = True
+                with self._transaction(begin, limit) as tx:
+                    yield tx
+            finally:
+                self._writing = False
+
+    def read(self) -> AbstractContextManager[Tx]:
         """A read transaction: everything in it is answered from one snapshot."""
-        with self._transaction(_READ, self._timeout_ms) as tx:
-            yield tx
+        return self._transaction(_READ, self._timeout_ms)
 
     @contextmanager
     def _transaction(self, begin: str, limit_ms: float) -> Generator[Tx]:
         started = time.monotonic()
         try:
-            connection, _ = self._first(begin, (), limit_ms)
+            connection, cursor = self._first(begin, (), limit_ms)
             try:
-                yield Tx(connection, self._hand_out_key)
-                ended = connection.execute(b"COMMIT").statusmessage
-                if ended != "COMMIT":  # a statement failed, and somebody went on regardless
-                    raise DatabaseError(f"{self._shown}: the transaction was taken back")
+                answers = _answers(cursor)
+                yield Tx(connection, self._hand_out_key, answers[-1] if answers else None)
+                lost = self._commit(connection)
             except BaseException:
                 _roll_back(connection)
                 raise
             finally:
                 self._pool.putconn(connection)
+            if lost is not None:
+                self._find_out(lost, answers[0][1] if answers else None)
+        except _COLLISIONS as error:
+            others = f"other transactions on {self._shown} ({type(error).__name__})"
+            raise Conflict(others, _since(started)) from error
         except psycopg.Error as error:
-            waited = (time.monotonic() - started) * 1000
-            raise translated(error, self._shown, waited_ms=waited) from error
+            raise translated(error, self._shown, waited_ms=_since(started)) from error
+
+    def _commit(self, connection: psycopg.Connection[Any]) -> psycopg.OperationalError | None:
+        """End the transaction; the error if the connection was lost on the way."""
+        try:
+            ended = connection.execute(b"COMMIT").statusmessage
+        except psycopg.OperationalError as error:
+            if not connection.closed:
+                raise
+            return error
+        if ended != "COMMIT":  # a statement failed, and somebody went on regardless
+            raise DatabaseError(f"{self._shown}: the transaction was taken back")
+        return None
+
+    def _find_out(self, lost: psycopg.OperationalError, transaction_id: str | None) -> None:
+        """Whether a commit whose answer was lost was done: then it is, and nothing is wrong."""
+        if transaction_id is None:
+            raise lost
+        deadline = time.monotonic() + _FIND_OUT
+        status: str | None = None
+        while True:
+            try:
+                [[status]] = self.all("SELECT pg_xact_status(%s::xid8)", (transaction_id,))
+            except (DatabaseError, LockContentionError) as error:
+                log.info("asking what became of transaction %s: %s", transaction_id, error)
+            if status == "committed":
+                return
+            if status == "aborted":
+                raise DatabaseError(
+                    f"the connection to {self._shown} was lost while a transaction was being "
+                    f"committed; the server took it back, and nothing was written"
+                ) from lost
+            if time.monotonic() >= deadline:
+                raise DatabaseError(
+                    f"the connection to {self._shown} was lost while transaction {transaction_id} "
+                    f"was being committed, and the server does not say whether it was",
+                    hint=f"SELECT pg_xact_status('{transaction_id}') tells it, once the server is "
+                    f"back.",
+                ) from lost
+            time.sleep(_ASK_AGAIN)
 
     def all(self, sql: str, bindings: Bindings = ()) -> list[Any]:
         """Every row of a single statement, which is a snapshot by itself."""
@@ -167,16 +255,18 @@ class Database:
                     raise
 
     def _connection(self, limit_ms: float) -> psycopg.Connection[Any]:
+        """A connection: those of others are waited for `limit_ms`, a new one as long as it takes."""
         self._check_usable()
         started = time.monotonic()
         try:
             return self._pool.getconn(timeout=max(limit_ms, 1) / 1000)
         except PoolTimeout as error:
-            if self._pool.get_stats().get("pool_size", 0) < _MOST_CONNECTIONS:
-                raise  # they are not in use: they cannot be had
-            waited = (time.monotonic() - started) * 1000
-            others = f"the {_MOST_CONNECTIONS} connections that other threads here have"
-            raise LockContentionError(others, waited) from error
+            if self._pool.get_stats().get("pool_size", 0) >= _MOST_CONNECTIONS:
+                others = f"the {_MOST_CONNECTIONS} connections that other threads here have"
+                raise LockContentionError(others, _since(started)) from error
+            if limit_ms >= _CONNECTING_MS:
+                raise
+        return self._pool.getconn(timeout=(_CONNECTING_MS - limit_ms) / 1000)
 
     def close(self) -> None:
         """Close every connection; those in use are closed when they come back."""
@@ -212,5 +302,21 @@ def _roll_back(connection: psycopg.Connection[Any]) -> None:
         connection.close()  # the server takes the transaction back by itself
 
 
-def _lock_timeout(limit_ms: float) -> str:
-    return f"SET LOCAL lock_timeout = {max(1, int(limit_ms))}"  # 0 would mean for ever
+def _begin(limit_ms: float, durable: bool) -> str:
+    timeout = max(1, int(limit_ms))  # 0 would mean for ever
+    begin = f"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL lock_timeout = {timeout}"
+    return begin if durable else f"{begin}; SET LOCAL synchronous_commit = off"
+
+
+def _answers(cursor: psycopg.Cursor[Any]) -> list[Any]:
+    """The first row of each of the statements of one message that have rows."""
+    rows: list[Any] = []
+    while True:
+        if cursor.description is not None:
+            rows.append(cursor.fetchone())
+        if not cursor.nextset():
+            return rows
+
+
+def _since(started: float) -> float:
+    return (time.monotonic() - started) * 1000

@@ -6,12 +6,13 @@ out; without the column SQLite would not use the index for ranges and lists.
 
 from __future__ import annotations
 
-import hashlib
 from typing import get_args
 
 from ontologia.schema.fieldtype import Kind
+from ontologia.store.questions.conditions import json_path, literal
+from ontologia.store.questions.names import index_name
 from ontologia.store.sqlite.database import Database
-from ontologia.store.sqlite.filters import decimal_index, json_path, literal
+from ontologia.store.sqlite.filters import decimal_index
 
 
 def create_index(
@@ -41,10 +42,3 @@ def create_index(
             (f"{kind}_latest", name),
         )
         tx.run("ANALYZE sqlite_schema")
-
-
-def index_name(kind: str, type_name: str, field: str, value_kind: str) -> str:
-    """A name for the index of a field: readable where the names are plain, and always unique."""
-    mark = hashlib.sha256(f"{type_name}.{field}.{value_kind}".encode()).hexdigest()
-    plain = f"{type_name}_{field}"
-    return f"idx_{kind}_{plain}_{mark[:8]}" if plain.isascii() else f"idx_{kind}_{mark[:24]}"

@@ -1,0 +1,94 @@
+"""The lease on long writes: the row `ontology_write`, kept alive by a thread.
+
+A commit is one short transaction and needs no row; it only looks whether somebody else has it.
+The row is for work that spans transactions: a migration, an import.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+
+from ontologia.clock import Clock, to_text
+from ontologia.errors import DatabaseError, LockContentionError
+from ontologia.store.postgres.database import Database
+from ontologia.store.postgres.transaction import LockStatements
+
+log = logging.getLogger(__name__)
+STEP = 0.01  # seconds between two looks at a lease that somebody else holds
+
+
+class WriteLease:
+    """Takes, renews and releases the lease for one opened store."""
+
+    def __init__(
+        self, database: Database, sql: Mapping[str, str], clock: Clock, lease_ms: int
+    ) -> None:
+        self._database = database
+        self._sql = sql
+        self._clock = clock
+        self._lease = timedelta(milliseconds=lease_ms)
+
+    @contextmanager
+    def held(self, owner_id: str, timeout_ms: int) -> Generator[None]:
+        """Hold the lease; it is renewed every third of its length until the end."""
+        self.acquire(owner_id, timeout_ms)
+        stop = threading.Event()
+        keeper = threading.Thread(
+            target=self._keep, args=(owner_id, stop), name=f"lease-{owner_id}", daemon=True
+        )
+        keeper.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            keeper.join()
+            self.release(owner_id)
+
+    def acquire(self, owner_id: str, timeout_ms: int) -> None:
+        """Take the lease, or LockContentionError after `timeout_ms`."""
+        started = self._clock.monotonic()
+        while (holder := self._try(owner_id, timeout_ms)) is not None:
+            waited = (self._clock.monotonic() - started) * 1000
+            if waited >= timeout_ms:
+                raise LockContentionError(holder, waited, what="the long write")
+            self._clock.sleep(STEP)
+
+    def _try(self, owner_id: str, timeout_ms: int) -> str | None:
+        """Take the lease if it is free; otherwise who has it.
+
+        Under the lock of commits, so that no commit is in the middle when the lease begins.
+        """
+        with self._database.write_state(timeout_ms=timeout_ms) as tx:
+            transaction = LockStatements(tx, self._sql, self._clock)
+            holder = transaction.lock_holder("")  # also when it is ours: one owner, one long write
+            if holder is None and not transaction.take_lock(owner_id, self._expiry()):
+                # It was running out, and was renewed at this moment.
+                holder = transaction.lock_holder("") or "an owner who has just ended"
+            return holder
+
+    def renew(self, owner_id: str) -> bool:
+        """Extend the lease; False if it was lost meanwhile."""
+        with self._database.write(durable=False) as tx:
+            return LockStatements(tx, self._sql, self._clock).renew_lock(owner_id, self._expiry())
+
+    def release(self, owner_id: str) -> bool:
+        """Give up the lease; False if this owner did not have it."""
+        with self._database.write(durable=False) as tx:
+            return LockStatements(tx, self._sql, self._clock).release_lock(owner_id)
+
+    def _keep(self, owner_id: str, stop: threading.Event) -> None:
+        while not stop.wait(self._lease.total_seconds() / 3):
+            try:
+                if not self.renew(owner_id):
+                    log.warning("lease of %s was lost; its write will not be committed", owner_id)
+                    return
+            except (DatabaseError, LockContentionError) as error:
+                # Not fatal: the write itself checks the lease, and there are two more tries.
+                log.warning("lease of %s was not renewed: %s", owner_id, error)
+
+    def _expiry(self) -> str:
+        return to_text(self._clock.now() + self._lease)

@@ -1,0 +1,219 @@
+"""What can be read and written within one transaction: state, types, and the lease.
+
+The SQLite twin has the same statements under the same names. Here a statement is a way to the
+server and back, so there are as few as can be: one for what a commit compares itself with, however
+many objects it is, and one message for all that it writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from ontologia import codec
+from ontologia.clock import Clock, to_text
+from ontologia.errors import LockLostError
+from ontologia.schema.typespec import schema_hash
+from ontologia.store.database import Bindings
+from ontologia.store.events.store import SqlEventStore
+from ontologia.store.postgres.database import Tx
+from ontologia.store.rows import (
+    TOMBSTONE,
+    Announcement,
+    Batch,
+    Claim,
+    ObjectKey,
+    RawChange,
+    Stored,
+    StoredType,
+    TypeKey,
+)
+
+_T = TypeVar("_T")
+_CHUNK = 10_000
+_PARTS = {"entity": ("keys",), "relation": ("left", "right", "instance")}
+"""What the statements call the parts of a key."""
+_PLURAL = {"entity": "entities", "relation": "relations"}
+
+
+class PostgresReader:
+    """One snapshot."""
+
+    def __init__(self, tx: Tx, sql: Mapping[str, str]) -> None:
+        self._tx = tx
+        self._sql = sql
+
+    def head(self) -> int:
+        return self._tx.one(self._sql["head"])[0] or 0
+
+    def delta(self, batch: Batch) -> list[RawChange]:
+        changes: list[RawChange] = []
+        for (kind, type_name), wanted in batch.items():
+            # In the order of the keys: neighbours are read, and later written, together.
+            for keys in _chunks(sorted(wanted)):
+                current = self._current(kind, type_name, keys)
+                for key in keys:
+                    before, version = current.get(key, (None, None))
+                    after = wanted[key]
+                    if before != after:
+                        changes.append(
+                            RawChange(kind, type_name, key, before, after, version or 1, None)
+                        )
+        return changes
+
+    def _current(
+        self, kind: str, type_name: str, keys: Sequence[ObjectKey]
+    ) -> dict[ObjectKey, tuple[str, int | None]]:
+        if len(keys) == 1:
+            rows = self._tx.all(self._sql[f"current_{kind}"], (type_name, *keys[0]))
+        else:
+            asked = {"type": type_name} | _columns(kind, keys)
+            rows = self._tx.all(self._sql[f"current_{_PLURAL[kind]}"], asked)
+        return {row[:-2]: row[-2:] for row in rows}
+
+    def current_types(self, keys: Iterable[TypeKey]) -> dict[TypeKey, StoredType]:
+        listed = codec.encode_checked([list(key) for key in keys])
+        rows = self._tx.all(self._sql["current_types"], {"keys": listed})
+        return {(row[0], row[1]): StoredType(*row) for row in rows}
+
+
+class LockStatements:
+    """The row that is the lease on long writes."""
+
+    def __init__(self, tx: Tx, sql: Mapping[str, str], clock: Clock) -> None:
+        self._tx = tx
+        self._sql = sql
+        self._clock = clock
+        self.now = to_text(clock.now())
+        """The instant of this transaction."""
+
+    def lock_holder(self, owner_id: str) -> str | None:
+        """Whoever else holds the lease at this moment."""
+        row = self._tx.one(self._sql["holder"], self._lock_params(owner_id))
+        return None if row is None else row[0]
+
+    def take_lock(self, owner_id: str, expires_at: str) -> bool:
+        """Write the lease, instead of one that expired; False if somebody has it."""
+        params = self._lock_params(owner_id)
+        return self._tx.run(self._sql["acquire"], params | {"expires_at": expires_at}) == 1
+
+    def renew_lock(self, owner_id: str, expires_at: str) -> bool:
+        """Extend the lease; whether it was still held."""
+        params = self._lock_params(owner_id)
+        return self._tx.run(self._sql["renew"], params | {"expires_at": expires_at}) == 1
+
+    def release_lock(self, owner_id: str) -> bool:
+        """Give up the lease; whether it was held by this owner."""
+        return self._tx.run(self._sql["release"], {"owner_id": owner_id}) == 1
+
+    def verify_lock(self, owner_id: str) -> None:
+        if self._tx.one(self._sql["owned"], self._lock_params(owner_id)) is None:
+            raise LockLostError("ontology_write", owner_id)
+
+    def _lock_params(self, owner_id: str) -> dict[str, str]:
+        return {"owner_id": owner_id, "now": to_text(self._clock.now())}
+
+
+class PostgresTransaction(PostgresReader, LockStatements):
+    """One write transaction, which has the lock of commits."""
+
+    def __init__(self, tx: Tx, sql: Mapping[str, str], clock: Clock, events: SqlEventStore) -> None:
+        LockStatements.__init__(self, tx, sql, clock)
+        self._events = events
+        head, generation, self._owner_id, self._expires_at = tx.gate
+        self._head: int = head or 0
+        self.generation: int = generation or 0
+
+    def head(self) -> int:
+        return self._head
+
+    def enter(self, owner_id: str) -> str | None:
+        """Whoever else holds the lease on long writes."""
+        if self._owner_id in (None, owner_id) or self._expires_at <= self.now:
+            return None
+        holder: str = self._owner_id
+        return holder
+
+    def register_type(
+        self, kind: str, name: str, schema_json: str, *, runtime_id: str, reason: str
+    ) -> StoredType:
+        known = self.current_types([(kind, name)]).get((kind, name))
+        stored = StoredType(
+            kind, name, known.version + 1 if known else 1, schema_json, schema_hash(schema_json)
+        )
+        named = {"kind": kind, "name": name, "schema_json": schema_json}
+        version = named | {
+            "version": stored.version,
+            "schema_hash": stored.schema_hash,
+            "created_at": to_text(self._clock.now()),
+            "runtime_id": runtime_id,
+            "reason": reason,
+        }
+        self._tx.together(
+            [(self._sql["set_current"], named), (self._sql["insert_version"], version)]
+        )
+        return stored
+
+    def write_commit(
+        self,
+        changes: Sequence[RawChange],
+        *,
+        metadata: dict[str, Any],
+        versions: dict[TypeKey, int],
+    ) -> int:
+        commit = {
+            "commit_id": self._head + 1,
+            "created_at": self.now,
+            "metadata_json": codec.encode_checked(metadata, where="commit metadata"),
+        }
+        if len(changes) == 1 and changes[0].after is not None:
+            self._commit_one(commit, changes[0], versions)
+        else:
+            self._commit_many(commit, changes, versions)
+        self._head += 1
+        return self._head
+
+    def _commit_one(
+        self, commit: dict[str, Any], change: RawChange, versions: dict[TypeKey, int]
+    ) -> None:
+        row = commit | dict(zip(_PARTS[change.kind], change.key, strict=True))
+        row["type"], row["fields"] = change.type_name, change.after
+        row["version"] = versions[change.kind, change.type_name]
+        self._tx.run(self._sql[f"commit_{change.kind}"], row)
+
+    def _commit_many(
+        self, commit: dict[str, Any], changes: Sequence[RawChange], versions: dict[TypeKey, int]
+    ) -> None:
+        number = {"commit_id": commit["commit_id"]}
+        steps: list[tuple[str, Bindings]] = [(self._sql["insert_commit"], commit)]
+        for kind, plural in _PLURAL.items():
+            chosen = [change for change in changes if change.kind == kind]
+            for part in _chunks(chosen):
+                rows = {
+                    "types": [c.type_name for c in part],
+                    "fields": [TOMBSTONE if c.after is None else c.after for c in part],
+                    "versions": [versions[kind, c.type_name] for c in part],
+                }
+                written = number | rows | _columns(kind, [c.key for c in part])
+                steps.append((self._sql[f"write_{plural}"], written))
+            if any(change.after is None for change in chosen):
+                steps.append((self._sql[f"delete_latest_{plural}"], number))
+        self._tx.together(steps)
+
+    # -- events -----------------------------------------------------------------------------
+
+    def announce(self, announcements: Iterable[Announcement]) -> list[Stored]:
+        return self._events.log.announce(self._tx, announcements)
+
+    def holds(self, claim: Claim) -> bool:
+        return self._events.claims.check(self._tx, claim, self.now)
+
+
+def _columns(kind: str, keys: Sequence[ObjectKey]) -> dict[str, Any]:
+    """Keys as the statements want them: one list for each of their parts."""
+    return {part: [key[place] for key in keys] for place, part in enumerate(_PARTS[kind])}
+
+
+def _chunks(items: Sequence[_T]) -> Iterator[Sequence[_T]]:
+    for start in range(0, len(items), _CHUNK):
+        yield items[start : start + _CHUNK]

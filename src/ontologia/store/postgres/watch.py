@@ -1,0 +1,216 @@
+"""Waiting for work: woken by this process at once, and by others through NOTIFY.
+
+A NOTIFY inside a transaction would make commits wait for each other. So it is sent after the
+commit, by a thread with a connection of its own, and gathered: at most one every 5 ms. Another
+thread listens. Whatever is missed is found by the loop's own polling: this only makes it faster.
+
+A listener that lost its connection connects again, and looks more often until it has. Behind a
+pooler that gives every transaction another connection, notifications never arrive: that is seen
+by the listener's own first one, said once, and then looking often is all there is.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+import weakref
+from contextlib import suppress
+
+import psycopg
+
+from ontologia.store.postgres.place import Place
+from ontologia.store.waker import Waker
+
+log = logging.getLogger(__name__)
+_SPACING = 0.005  # seconds between two notifications of this process
+_PROBE = 2.0  # seconds the first notification may take to come back
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+_POLL_FIRST, _POLL_LAST = 0.02, 1.0
+_LOOK = 0.5  # seconds between two looks of a thread whether it should end
+
+_channels: dict[tuple[str, str], Channel] = {}
+_channels_lock = threading.Lock()
+
+
+def channel_of(place: Place) -> Channel:
+    """The channel of a schema; all stores of this process share it."""
+    with _channels_lock:
+        key = (place.conninfo, place.schema)
+        return _channels.setdefault(key, Channel(place))
+
+
+class Channel:
+    """One schema's notifications, for one process. Threads start when they are needed."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._name = f"ontologia_{place.schema}"[:63]
+        self._mark = uuid.uuid4().hex
+        self._watches: weakref.WeakSet[Watch] = weakref.WeakSet()
+        self._lock = threading.Lock()
+        self._listener: threading.Thread | None = None
+        self._notifier: threading.Thread | None = None
+        self._wanted = threading.Event()
+        self.hears = False
+        """Whether notifications arrive at this moment."""
+
+    # -- watches ------------------------------------------------------------------------------
+
+    def add(self, watch: Watch) -> None:
+        """Somebody waits."""
+        with self._lock:
+            self._watches.add(watch)
+            if self._listener is None:
+                self._listener = threading.Thread(
+                    target=self._listen, name="ontologia-listen", daemon=True
+                )
+                self._listener.start()
+
+    def remove(self, watch: Watch) -> None:
+        """Somebody waits no more."""
+        with self._lock:
+            self._watches.discard(watch)
+
+    def wake(self) -> None:
+        """Wake those who wait here at once, and those elsewhere soon."""
+        self._wake_here()
+        self._wanted.set()
+        with self._lock:
+            if self._notifier is None:
+                self._notifier = threading.Thread(
+                    target=self._notify, name="ontologia-notify", daemon=True
+                )
+                self._notifier.start()
+
+    def _wake_here(self) -> None:
+        with self._lock:
+            waiting = list(self._watches)
+        for watch in waiting:
+            watch.wake()
+
+    # -- notifying ------------------------------------------------------------------------------
+
+    def _notify(self) -> None:
+        connection: psycopg.Connection[object] | None = None
+        while True:
+            if not self._wanted.wait(_LOOK * 10):
+                with self._lock:
+                    if self._wanted.is_set():
+                        continue
+                    self._notifier = None  # nothing for a while: the next wake starts another
+                break
+            self._wanted.clear()
+            try:
+                if connection is None or connection.closed:
+                    connection = self._connected()
+                self._send(connection, self._mark)
+            except psycopg.Error as error:
+                log.info("others were not woken: %s", str(error).strip())
+                connection = None
+            time.sleep(_SPACING)
+        if connection is not None:
+            connection.close()
+
+    def _send(self, connection: psycopg.Connection[object], payload: str) -> None:
+        connection.execute(b"SELECT pg_notify(%s, %s)", (self._name, payload))
+
+    # -- listening ------------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        pause = _FIRST_PAUSE
+        while self._still_wanted():
+            try:
+                with self._connected() as connection:
+                    if not self._probe(connection):
+                        self._go_deaf()
+                        return
+                    self.hears, pause = True, _FIRST_PAUSE
+                    self._wake_here()  # something may have come while nobody listened
+                    self._hear(connection)
+            except psycopg.Error as error:
+                if self.hears or pause == _FIRST_PAUSE:
+                    log.warning("notifications of %s are lost, and asked for again: %s",
+                                self._place.shown, str(error).strip())  # fmt: skip
+                self.hears = False
+                self._wake_here()
+                time.sleep(pause)
+                pause = min(pause * 2, _LONGEST_PAUSE)
+        self.hears = False
+
+    def _hear(self, connection: psycopg.Connection[object]) -> None:
+        while self._still_wanted():
+            for note in connection.notifies(timeout=_LOOK, stop_after=1):
+                if note.payload != self._mark:  # those here were woken when it was sent
+                    self._wake_here()
+
+    def _probe(self, connection: psycopg.Connection[object]) -> bool:
+        """Listen, and see whether a notification of one's own comes back."""
+        connection.execute(f'LISTEN "{self._name}"'.encode())
+        word = uuid.uuid4().hex
+        self._send(connection, word)
+        deadline = time.monotonic() + _PROBE
+        while (left := deadline - time.monotonic()) > 0:
+            if any(
+                note.payload == word for note in connection.notifies(timeout=left, stop_after=1)
+            ):
+                return True
+        return False
+
+    def _go_deaf(self) -> None:
+        log.warning(
+            "notifications of %s do not arrive, as behind a pooler in transaction mode: new events "
+            "are found by looking every %d ms to %d s",
+            *(self._place.shown, _POLL_FIRST * 1000, _POLL_LAST),
+        )
+        while self._still_wanted():
+            time.sleep(_LOOK)
+
+    def _still_wanted(self) -> bool:
+        with self._lock:
+            if len(self._watches) == 0:
+                self._listener = None
+                return False
+            return True
+
+    def _connected(self) -> psycopg.Connection[object]:
+        return psycopg.connect(self._place.conninfo, autocommit=True, prepare_threshold=None)
+
+
+class Watch:
+    """One waiter on one schema. `wake` may be called from any thread and from a signal handler."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._waker = Waker()
+        self._step = _POLL_FIRST
+        channel.add(self)
+
+    def wake(self) -> None:
+        """End the wait, or the next one if nobody waits."""
+        self._waker.wake()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until woken or for this long; whether there may be something to do.
+
+        Without notifications it is True every now and then, for the caller to look.
+        """
+        if self._channel.hears:
+            self._step = _POLL_FIRST
+            return self._waker.wait(seconds)
+        if self._waker.wait(min(seconds, self._step)):
+            self._step = _POLL_FIRST
+            return True
+        looked = self._step < seconds
+        self._step = min(self._step * 1.5, _POLL_LAST)
+        return looked
+
+    def settle(self) -> None:
+        """The caller is about to look for itself."""
+
+    def close(self) -> None:
+        """Stop waiting."""
+        self._channel.remove(self)
+        with suppress(OSError):
+            self._waker.close()

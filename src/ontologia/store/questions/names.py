@@ -1,0 +1,24 @@
+"""Names of indexes."""
+
+from __future__ import annotations
+
+import hashlib
+
+_LONGEST = 63  # PostgreSQL cuts off what is longer
+
+
+def index_name(kind: str, type_name: str, field: str, value_kind: str) -> str:
+    """A name for the index of a field: readable where the names are plain, and always unique."""
+    mark = hashlib.sha256(f"{type_name}.{field}.{value_kind}".encode()).hexdigest()
+    plain = f"{type_name}_{field}"
+    return f"idx_{kind}_{plain}_{mark[:8]}" if plain.isascii() else f"idx_{kind}_{mark[:24]}"
+
+
+def short_index_name(kind: str, type_name: str, field: str, value_kind: str) -> str:
+    """The same, where names have a limit."""
+    name = index_name(kind, type_name, field, value_kind)
+    return name if len(name) <= _LONGEST else f"idx_{kind}_{name[-8:]}_{_digest(name)}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
