@@ -15,8 +15,11 @@ _NAME = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
 
 
 @cache
-def statements(package: str, file: str) -> dict[str, str]:
-    """The statements of `sql/<file>` in a backend's package, by name. Read at first use."""
-    text = files(package).joinpath("sql", file).read_text("utf-8")
-    parts = _NAME.split(text)[1:]
-    return {name: body.strip() for name, body in zip(parts[::2], parts[1::2], strict=True)}
+def statements(package: str, *names: str) -> dict[str, str]:
+    """The statements of these `sql/` files in a backend's package, by name. Read at first use."""
+    found: dict[str, str] = {}
+    for file in names:
+        text = files(package).joinpath("sql", file).read_text("utf-8")
+        parts = _NAME.split(text)[1:]
+        found |= {name: body.strip() for name, body in zip(parts[::2], parts[1::2], strict=True)}
+    return found

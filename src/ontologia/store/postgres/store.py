@@ -7,40 +7,44 @@ from contextlib import AbstractContextManager, contextmanager
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from ontologia import codec
-from ontologia.clock import Clock, from_text
+from ontologia.clock import Clock
 from ontologia.errors import LockContentionError
 from ontologia.query.question import Question
 from ontologia.store.events.store import SqlEventStore
+from ontologia.store.lease import STEP, WriteLease
 from ontologia.store.named import statements
 from ontologia.store.postgres import answers
 from ontologia.store.postgres.claiming import PostgresDialect
 from ontologia.store.postgres.database import Database
 from ontologia.store.postgres.indexes import create_index
 from ontologia.store.postgres.layout import prepare
-from ontologia.store.postgres.locks import STEP, WriteLease
 from ontologia.store.postgres.place import place_of, qualified
 from ontologia.store.postgres.transaction import PostgresReader, PostgresTransaction
 from ontologia.store.postgres.watch import Watch, channel_of
+from ontologia.store.records import Records
 from ontologia.store.rows import (
-    TOMBSTONE,
-    CommitRow,
     EntityRow,
     PathRow,
-    RawChange,
     RelationRow,
-    StoredType,
 )
 
 if TYPE_CHECKING:
     from ontologia.config import OntologiaConfig
 
 _PACKAGE = "ontologia.store.postgres"
-_STATE = ("state", "types", "locks")
-_EVENTS = ("events", "claims", "listings", "retention", "sessions", "check")
+_STATE = statements(_PACKAGE, "state.sql", "types.sql", "locks.sql")
+_EVENTS = statements(
+    _PACKAGE,
+    "events.sql",
+    "claims.sql",
+    "listings.sql",
+    "retention.sql",
+    "sessions.sql",
+    "check.sql",
+)
 
 
-class PostgresStore:
+class PostgresStore(Records):
     """One schema of a PostgreSQL database; `store.protocol.Store` says what each method promises."""
 
     def __init__(self, uri: str, config: OntologiaConfig, clock: Clock, random: Random) -> None:
@@ -50,9 +54,11 @@ class PostgresStore:
         self._clock = clock
         self._channel = channel_of(place)
         self._database = Database(place, timeout_ms=config.lock_timeout_ms)
-        self._sql = _statements(_STATE, place.schema)
-        self._lease = WriteLease(self._database, self._sql, clock, config.lock_lease_ms)
-        events = _statements(_EVENTS, place.schema)
+        super().__init__(self._database, qualified(_STATE, place.schema))
+        # The lease begins under the lock of commits, so that no commit is in the middle then.
+        alone, write = self._database.write_state, self._database.write
+        self._lease = WriteLease(alone, write, self._sql, clock, config.lock_lease_ms)
+        events = qualified(_EVENTS, place.schema)
         self.events = SqlEventStore(
             self._database,
             events,
@@ -123,76 +129,7 @@ class PostgresStore:
 
     aggregate_relations = aggregate_entities
 
-    # -- commits ----------------------------------------------------------------------------
-
-    def get_head_commit_id(self) -> int | None:
-        head: int | None = self._database.all(self._sql["head"])[0][0]
-        return head
-
-    def list_commits(self, *, limit: int, since: int | None = None) -> list[CommitRow]:
-        span = {"limit": limit, "since": since or 0}
-        return [_commit(row) for row in self._database.all(self._sql["list_commits"], span)]
-
-    def get_commit(self, commit_id: int) -> CommitRow | None:
-        rows = self._database.all(self._sql["get_commit"], {"id": commit_id})
-        return _commit(rows[0]) if rows else None
-
-    def changes_between(self, first: int, last: int) -> list[RawChange]:
-        span = {"first": first, "last": last}
-        with self._database.read() as tx:
-            entities = tx.all(self._sql["entity_changes"], span)
-            relations = tx.all(self._sql["relation_changes"], span)
-        changes = [_change("entity", row, row[1:2]) for row in entities]
-        return changes + [_change("relation", row, row[1:4]) for row in relations]
-
-    # -- types ------------------------------------------------------------------------------
-
-    def get_current_schema_version(self, kind: str, type_name: str) -> dict[str, Any] | None:
-        with self._database.read() as tx:
-            found = (
-                PostgresReader(tx, self._sql)
-                .current_types([(kind, type_name)])
-                .get((kind, type_name))
-            )
-        if found is None:
-            return None
-        return {
-            "type_kind": found.kind,
-            "type_name": found.name,
-            "schema_version_id": found.version,
-            "schema_json": found.schema_json,
-            "schema_hash": found.schema_hash,
-        }
-
-    def schema_generation(self) -> int:
-        return self._database.all(self._sql["generation"])[0][0] or 0
-
-    def list_schema_versions(self, kind: str, type_name: str) -> list[StoredType]:
-        named = {"kind": kind, "name": type_name}
-        return [StoredType(*row) for row in self._database.all(self._sql["list_versions"], named)]
+    # -- indexes ----------------------------------------------------------------------------
 
     def ensure_index(self, kind: str, type_name: str, field: str, value_kind: str) -> None:
         create_index(self._database, kind, type_name, field, value_kind)
-
-
-def _statements(parts: tuple[str, ...], schema: str) -> dict[str, str]:
-    found = {k: v for part in parts for k, v in statements(_PACKAGE, f"{part}.sql").items()}
-    return qualified(found, schema)
-
-
-def _commit(row: tuple[int, str, str | None]) -> CommitRow:
-    number, created_at, metadata = row
-    return CommitRow(number, from_text(created_at), codec.decode(metadata) if metadata else {})
-
-
-def _change(kind: str, row: Any, key: tuple[str, ...]) -> RawChange:
-    before, after, before_version, after_version = row[-4:]
-    return RawChange(
-        kind,
-        row[0],
-        key,
-        None if before == TOMBSTONE else before,
-        None if after == TOMBSTONE else after,
-        before_version or 1,  # rows from before versions were kept are of the first
-        after_version or 1,
-    )

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 
 from ontologia import codec
 from ontologia.clock import Clock, to_text
-from ontologia.errors import LockLostError
 from ontologia.schema.typespec import schema_hash
 from ontologia.store.database import Bindings
 from ontologia.store.events.store import SqlEventStore
+from ontologia.store.lease import LockStatements
 from ontologia.store.postgres.database import Tx
 from ontologia.store.rows import (
     TOMBSTONE,
@@ -77,47 +77,11 @@ class PostgresReader:
         return {(row[0], row[1]): StoredType(*row) for row in rows}
 
 
-class LockStatements:
-    """The row that is the lease on long writes."""
-
-    def __init__(self, tx: Tx, sql: Mapping[str, str], clock: Clock) -> None:
-        self._tx = tx
-        self._sql = sql
-        self._clock = clock
-        self.now = to_text(clock.now())
-        """The instant of this transaction."""
-
-    def lock_holder(self, owner_id: str) -> str | None:
-        """Whoever else holds the lease at this moment."""
-        row = self._tx.one(self._sql["holder"], self._lock_params(owner_id))
-        return None if row is None else row[0]
-
-    def take_lock(self, owner_id: str, expires_at: str) -> bool:
-        """Write the lease, instead of one that expired; False if somebody has it."""
-        params = self._lock_params(owner_id)
-        return self._tx.run(self._sql["acquire"], params | {"expires_at": expires_at}) == 1
-
-    def renew_lock(self, owner_id: str, expires_at: str) -> bool:
-        """Extend the lease; whether it was still held."""
-        params = self._lock_params(owner_id)
-        return self._tx.run(self._sql["renew"], params | {"expires_at": expires_at}) == 1
-
-    def release_lock(self, owner_id: str) -> bool:
-        """Give up the lease; whether it was held by this owner."""
-        return self._tx.run(self._sql["release"], {"owner_id": owner_id}) == 1
-
-    def verify_lock(self, owner_id: str) -> None:
-        if self._tx.one(self._sql["owned"], self._lock_params(owner_id)) is None:
-            raise LockLostError("ontology_write", owner_id)
-
-    def _lock_params(self, owner_id: str) -> dict[str, str]:
-        return {"owner_id": owner_id, "now": to_text(self._clock.now())}
-
-
 class PostgresTransaction(PostgresReader, LockStatements):
     """One write transaction, which has the lock of commits."""
 
     def __init__(self, tx: Tx, sql: Mapping[str, str], clock: Clock, events: SqlEventStore) -> None:
+        PostgresReader.__init__(self, tx, sql)
         LockStatements.__init__(self, tx, sql, clock)
         self._events = events
         head, generation, self._owner_id, self._expires_at = tx.gate

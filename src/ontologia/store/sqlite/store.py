@@ -8,27 +8,23 @@ from contextlib import AbstractContextManager, contextmanager
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from ontologia import codec
-from ontologia.clock import Clock, from_text
+from ontologia.clock import Clock
 from ontologia.errors import LockContentionError
 from ontologia.query.question import Question
 from ontologia.store.events.store import SqlEventStore
+from ontologia.store.lease import STEP, WriteLease
 from ontologia.store.named import statements
+from ontologia.store.records import Records
 from ontologia.store.rows import (
-    TOMBSTONE,
-    CommitRow,
     EntityRow,
     PathRow,
-    RawChange,
     RelationRow,
-    StoredType,
 )
 from ontologia.store.sqlite import answers
 from ontologia.store.sqlite.claiming import SQLiteDialect
 from ontologia.store.sqlite.database import Database
 from ontologia.store.sqlite.indexes import create_index
 from ontologia.store.sqlite.layout import LAYOUT, prepare
-from ontologia.store.sqlite.locks import STEP, WriteLease
 from ontologia.store.sqlite.place import check_place
 from ontologia.store.sqlite.transaction import SQLiteReader, SQLiteTransaction
 from ontologia.store.sqlite.watch import Watch, wake_all
@@ -37,16 +33,19 @@ if TYPE_CHECKING:
     from ontologia.config import OntologiaConfig
 
 _PACKAGE = "ontologia.store.sqlite"
-_STATE = statements(_PACKAGE, "state.sql")
-_TYPES = statements(_PACKAGE, "types.sql")
-_EVENTS = {
-    name: body
-    for part in ("events", "claims", "listings", "retention", "sessions", "check")
-    for name, body in statements(_PACKAGE, f"{part}.sql").items()
-}
+_STATE = statements(_PACKAGE, "state.sql", "types.sql", "locks.sql")
+_EVENTS = statements(
+    _PACKAGE,
+    "events.sql",
+    "claims.sql",
+    "listings.sql",
+    "retention.sql",
+    "sessions.sql",
+    "check.sql",
+)
 
 
-class SQLiteStore:
+class SQLiteStore(Records):
     """One SQLite file as a store; `store.protocol.Store` says what each method promises."""
 
     def __init__(
@@ -57,7 +56,9 @@ class SQLiteStore:
         self._clock = clock
         check_place(path, LAYOUT, config.lock_timeout_ms)
         self._database = Database(path, random=random, timeout_ms=config.lock_timeout_ms)
-        self._lease = WriteLease(self._database, clock, config.lock_lease_ms)
+        super().__init__(self._database, _STATE)
+        alone = self._database.write  # as every write transaction is here
+        self._lease = WriteLease(alone, alone, _STATE, clock, config.lock_lease_ms)
         self._place = f":memory: {id(self)}" if self._database.in_memory else os.path.realpath(path)
         self.events = SqlEventStore(
             self._database,
@@ -127,67 +128,7 @@ class SQLiteStore:
 
     aggregate_relations = aggregate_entities
 
-    # -- commits ----------------------------------------------------------------------------
-
-    def get_head_commit_id(self) -> int | None:
-        head: int | None = self._database.all(_STATE["head"])[0][0]
-        return head
-
-    def list_commits(self, *, limit: int, since: int | None = None) -> list[CommitRow]:
-        span = {"limit": limit, "since": since or 0}
-        return [_commit(row) for row in self._database.all(_STATE["list_commits"], span)]
-
-    def get_commit(self, commit_id: int) -> CommitRow | None:
-        rows = self._database.all(_STATE["get_commit"], {"id": commit_id})
-        return _commit(rows[0]) if rows else None
-
-    def changes_between(self, first: int, last: int) -> list[RawChange]:
-        span = {"first": first, "last": last}
-        with self._database.read() as tx:
-            entities = tx.all(_STATE["entity_changes"], span)
-            relations = tx.all(_STATE["relation_changes"], span)
-        changes = [_change("entity", row, row[1:2]) for row in entities]
-        return changes + [_change("relation", row, row[1:4]) for row in relations]
-
-    # -- types ------------------------------------------------------------------------------
-
-    def get_current_schema_version(self, kind: str, type_name: str) -> dict[str, Any] | None:
-        with self._database.read() as tx:
-            found = SQLiteReader(tx).current_types([(kind, type_name)]).get((kind, type_name))
-        if found is None:
-            return None
-        return {
-            "type_kind": found.kind,
-            "type_name": found.name,
-            "schema_version_id": found.version,
-            "schema_json": found.schema_json,
-            "schema_hash": found.schema_hash,
-        }
-
-    def schema_generation(self) -> int:
-        return self._database.all(_TYPES["generation"])[0][0] or 0
-
-    def list_schema_versions(self, kind: str, type_name: str) -> list[StoredType]:
-        named = {"kind": kind, "name": type_name}
-        return [StoredType(*row) for row in self._database.all(_TYPES["list_versions"], named)]
+    # -- indexes ----------------------------------------------------------------------------
 
     def ensure_index(self, kind: str, type_name: str, field: str, value_kind: str) -> None:
         create_index(self._database, kind, type_name, field, value_kind)
-
-
-def _commit(row: tuple[int, str, str | None]) -> CommitRow:
-    number, created_at, metadata = row
-    return CommitRow(number, from_text(created_at), codec.decode(metadata) if metadata else {})
-
-
-def _change(kind: str, row: Any, key: tuple[str, ...]) -> RawChange:
-    before, after, before_version, after_version = row[-4:]
-    return RawChange(
-        kind,
-        row[0],
-        key,
-        None if before == TOMBSTONE else before,
-        None if after == TOMBSTONE else after,
-        before_version or 1,  # rows from before versions were kept are of the first
-        after_version or 1,
-    )

@@ -11,9 +11,9 @@ from typing import Any
 
 from ontologia import codec
 from ontologia.clock import Clock, to_text
-from ontologia.errors import LockLostError
 from ontologia.schema.typespec import schema_hash
 from ontologia.store.events.store import SqlEventStore
+from ontologia.store.lease import LockStatements
 from ontologia.store.named import statements
 from ontologia.store.rows import (
     TOMBSTONE,
@@ -29,9 +29,7 @@ from ontologia.store.rows import (
 from ontologia.store.sqlite.database import Tx
 
 _PACKAGE = "ontologia.store.sqlite"
-_STATE = statements(_PACKAGE, "state.sql")
-_TYPES = statements(_PACKAGE, "types.sql")
-_LOCKS = statements(_PACKAGE, "locks.sql")
+_STATE = statements(_PACKAGE, "state.sql", "types.sql", "locks.sql")
 _CHUNK = 10_000
 _FEW = 4
 """Up to here a statement for each object is faster than one for all of them."""
@@ -80,59 +78,23 @@ class SQLiteReader:
 
     def current_types(self, keys: Iterable[TypeKey]) -> dict[TypeKey, StoredType]:
         listed = codec.encode_checked([list(key) for key in keys])
-        rows = self._tx.all(_TYPES["current_types"], {"keys": listed})
+        rows = self._tx.all(_STATE["current_types"], {"keys": listed})
         return {(row[0], row[1]): StoredType(*row) for row in rows}
-
-
-class LockStatements:
-    """The row that is the lease on long writes."""
-
-    def __init__(self, tx: Tx, clock: Clock) -> None:
-        self._tx = tx
-        self._clock = clock
-        self.now = to_text(clock.now())
-        """The instant of this transaction."""
-
-    def lock_holder(self, owner_id: str) -> str | None:
-        """Whoever else holds the lease at this moment."""
-        row = self._tx.one(_LOCKS["holder"], self._lock_params(owner_id))
-        return None if row is None else row[0]
-
-    def take_lock(self, owner_id: str, expires_at: str) -> None:
-        """Write the lease, instead of one that expired."""
-        self._tx.run(_LOCKS["remove_expired"], {"now": to_text(self._clock.now())})
-        params = self._lock_params(owner_id)
-        self._tx.run(_LOCKS["acquire"], {**params, "expires_at": expires_at})
-
-    def renew_lock(self, owner_id: str, expires_at: str) -> bool:
-        """Extend the lease; whether it was still held."""
-        params = self._lock_params(owner_id)
-        return self._tx.run(_LOCKS["renew"], {**params, "expires_at": expires_at}) == 1
-
-    def release_lock(self, owner_id: str) -> bool:
-        """Give up the lease; whether it was held by this owner."""
-        return self._tx.run(_LOCKS["release"], {"owner_id": owner_id}) == 1
-
-    def verify_lock(self, owner_id: str) -> None:
-        if self._tx.one(_LOCKS["owned"], self._lock_params(owner_id)) is None:
-            raise LockLostError("ontology_write", owner_id)
-
-    def _lock_params(self, owner_id: str) -> dict[str, str]:
-        return {"owner_id": owner_id, "now": to_text(self._clock.now())}
 
 
 class SQLiteTransaction(SQLiteReader, LockStatements):
     """One write transaction."""
 
     def __init__(self, tx: Tx, clock: Clock, events: SqlEventStore) -> None:
-        LockStatements.__init__(self, tx, clock)
+        SQLiteReader.__init__(self, tx)
+        LockStatements.__init__(self, tx, _STATE, clock)
         self._events = events
         self.generation = 0
 
     def enter(self, owner_id: str) -> str | None:
         """Whoever else holds the lease on long writes; also finds the generation of the types."""
         holder: str | None
-        holder, generation = self._tx.one(_LOCKS["gate"], (self.now, owner_id))
+        holder, generation = self._tx.one(_STATE["gate"], (self.now, owner_id))
         self.generation = generation or 0
         return holder
 
@@ -144,10 +106,10 @@ class SQLiteTransaction(SQLiteReader, LockStatements):
             kind, name, known.version + 1 if known else 1, schema_json, schema_hash(schema_json)
         )
         self._tx.run(
-            _TYPES["set_current"], {"kind": kind, "name": name, "schema_json": schema_json}
+            _STATE["set_current"], {"kind": kind, "name": name, "schema_json": schema_json}
         )
         self._tx.run(
-            _TYPES["insert_version"],
+            _STATE["insert_version"],
             {
                 "kind": kind,
                 "name": name,

@@ -13,7 +13,7 @@ SELECT owner_id FROM ontologia.locks
  WHERE lock_name = 'ontology_write' AND expires_at > %(now)s AND owner_id <> %(owner_id)s;
 
 -- name: acquire
--- One statement instead of SQLite's two: its holder may renew a lease that is just running out.
+-- Instead of one that has expired; nothing happens while somebody has it.
 INSERT INTO ontologia.locks AS l (lock_name, owner_id, acquired_at, expires_at)
 VALUES ('ontology_write', %(owner_id)s, %(now)s, %(expires_at)s)
     ON CONFLICT (lock_name) DO UPDATE SET

@@ -9,12 +9,14 @@ SELECT (SELECT owner_id FROM locks
 SELECT owner_id FROM locks
  WHERE lock_name = 'ontology_write' AND expires_at > :now AND owner_id <> :owner_id;
 
--- name: remove_expired
-DELETE FROM locks WHERE lock_name = 'ontology_write' AND expires_at <= :now;
-
 -- name: acquire
+-- Instead of one that has expired; nothing happens while somebody has it.
 INSERT INTO locks(lock_name, owner_id, acquired_at, expires_at)
-VALUES ('ontology_write', :owner_id, :now, :expires_at);
+VALUES ('ontology_write', :owner_id, :now, :expires_at)
+    ON CONFLICT (lock_name) DO UPDATE SET
+       owner_id = excluded.owner_id, acquired_at = excluded.acquired_at,
+       expires_at = excluded.expires_at
+ WHERE locks.expires_at <= :now;
 
 -- name: renew
 UPDATE locks SET expires_at = :expires_at

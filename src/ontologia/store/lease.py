@@ -8,26 +8,69 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 
 from ontologia.clock import Clock, to_text
-from ontologia.errors import DatabaseError, LockContentionError
-from ontologia.store.postgres.database import Database
-from ontologia.store.postgres.transaction import LockStatements
+from ontologia.errors import DatabaseError, LockContentionError, LockLostError
+from ontologia.store.database import Tx
 
 log = logging.getLogger(__name__)
 STEP = 0.01  # seconds between two looks at a lease that somebody else holds
+
+
+class LockStatements:
+    """The row that is the lease on long writes."""
+
+    def __init__(self, tx: Tx, sql: Mapping[str, str], clock: Clock) -> None:
+        self._within = tx
+        self._sql = sql
+        self._clock = clock
+        self.now = to_text(clock.now())
+        """The instant of this transaction."""
+
+    def lock_holder(self, owner_id: str) -> str | None:
+        """Whoever else holds the lease at this moment."""
+        row = self._within.one(self._sql["holder"], self._lock_params(owner_id))
+        return None if row is None else row[0]
+
+    def take_lock(self, owner_id: str, expires_at: str) -> bool:
+        """Write the lease, instead of one that expired; False if somebody has it."""
+        params = self._lock_params(owner_id)
+        return self._within.run(self._sql["acquire"], params | {"expires_at": expires_at}) == 1
+
+    def renew_lock(self, owner_id: str, expires_at: str) -> bool:
+        """Extend the lease; whether it was still held."""
+        params = self._lock_params(owner_id)
+        return self._within.run(self._sql["renew"], params | {"expires_at": expires_at}) == 1
+
+    def release_lock(self, owner_id: str) -> bool:
+        """Give up the lease; whether it was held by this owner."""
+        return self._within.run(self._sql["release"], {"owner_id": owner_id}) == 1
+
+    def verify_lock(self, owner_id: str) -> None:
+        if self._within.one(self._sql["owned"], self._lock_params(owner_id)) is None:
+            raise LockLostError("ontology_write", owner_id)
+
+    def _lock_params(self, owner_id: str) -> dict[str, str]:
+        return {"owner_id": owner_id, "now": to_text(self._clock.now())}
 
 
 class WriteLease:
     """Takes, renews and releases the lease for one opened store."""
 
     def __init__(
-        self, database: Database, sql: Mapping[str, str], clock: Clock, lease_ms: int
+        self,
+        alone: Callable[..., AbstractContextManager[Tx]],
+        write: Callable[..., AbstractContextManager[Tx]],
+        sql: Mapping[str, str],
+        clock: Clock,
+        lease_ms: int,
     ) -> None:
-        self._database = database
+        """`alone` begins a transaction beside which nobody writes state, `write` any."""
+        self._alone = alone
+        self._write = write
         self._sql = sql
         self._clock = clock
         self._lease = timedelta(milliseconds=lease_ms)
@@ -58,11 +101,8 @@ class WriteLease:
             self._clock.sleep(STEP)
 
     def _try(self, owner_id: str, timeout_ms: int) -> str | None:
-        """Take the lease if it is free; otherwise who has it.
-
-        Under the lock of commits, so that no commit is in the middle when the lease begins.
-        """
-        with self._database.write_state(timeout_ms=timeout_ms) as tx:
+        """Take the lease if it is free; otherwise who has it."""
+        with self._alone(timeout_ms=timeout_ms) as tx:
             transaction = LockStatements(tx, self._sql, self._clock)
             holder = transaction.lock_holder("")  # also when it is ours: one owner, one long write
             if holder is None and not transaction.take_lock(owner_id, self._expiry()):
@@ -72,12 +112,12 @@ class WriteLease:
 
     def renew(self, owner_id: str) -> bool:
         """Extend the lease; False if it was lost meanwhile."""
-        with self._database.write(durable=False) as tx:
+        with self._write(durable=False) as tx:
             return LockStatements(tx, self._sql, self._clock).renew_lock(owner_id, self._expiry())
 
     def release(self, owner_id: str) -> bool:
         """Give up the lease; False if this owner did not have it."""
-        with self._database.write(durable=False) as tx:
+        with self._write(durable=False) as tx:
             return LockStatements(tx, self._sql, self._clock).release_lock(owner_id)
 
     def _keep(self, owner_id: str, stop: threading.Event) -> None:

@@ -1,0 +1,87 @@
+"""Commits and types as they are on record: the same questions to every database."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+from ontologia import codec
+from ontologia.clock import from_text
+from ontologia.store.database import Database
+from ontologia.store.protocol import StateReader
+from ontologia.store.rows import TOMBSTONE, CommitRow, RawChange, StoredType
+
+
+class Records:
+    """The part of a store that reads its own records; `store.protocol.Store` says what each is."""
+
+    def __init__(self, database: Database, sql: Mapping[str, str]) -> None:
+        self._records = database
+        self._sql = sql
+
+    def read(self) -> AbstractContextManager[StateReader]:
+        """A snapshot."""
+        raise NotImplementedError
+
+    # -- commits ----------------------------------------------------------------------------
+
+    def get_head_commit_id(self) -> int | None:
+        head: int | None = self._records.all(self._sql["head"])[0][0]
+        return head
+
+    def list_commits(self, *, limit: int, since: int | None = None) -> list[CommitRow]:
+        span = {"limit": limit, "since": since or 0}
+        return [_commit(row) for row in self._records.all(self._sql["list_commits"], span)]
+
+    def get_commit(self, commit_id: int) -> CommitRow | None:
+        rows = self._records.all(self._sql["get_commit"], {"id": commit_id})
+        return _commit(rows[0]) if rows else None
+
+    def changes_between(self, first: int, last: int) -> list[RawChange]:
+        span = {"first": first, "last": last}
+        with self._records.read() as tx:
+            entities = tx.all(self._sql["entity_changes"], span)
+            relations = tx.all(self._sql["relation_changes"], span)
+        changes = [_change("entity", row, row[1:2]) for row in entities]
+        return changes + [_change("relation", row, row[1:4]) for row in relations]
+
+    # -- types ------------------------------------------------------------------------------
+
+    def get_current_schema_version(self, kind: str, type_name: str) -> dict[str, Any] | None:
+        with self.read() as reader:
+            found = reader.current_types([(kind, type_name)]).get((kind, type_name))
+        if found is None:
+            return None
+        return {
+            "type_kind": found.kind,
+            "type_name": found.name,
+            "schema_version_id": found.version,
+            "schema_json": found.schema_json,
+            "schema_hash": found.schema_hash,
+        }
+
+    def schema_generation(self) -> int:
+        return self._records.all(self._sql["generation"])[0][0] or 0
+
+    def list_schema_versions(self, kind: str, type_name: str) -> list[StoredType]:
+        named = {"kind": kind, "name": type_name}
+        return [StoredType(*row) for row in self._records.all(self._sql["list_versions"], named)]
+
+
+def _commit(row: tuple[int, str, str | None]) -> CommitRow:
+    number, created_at, metadata = row
+    return CommitRow(number, from_text(created_at), codec.decode(metadata) if metadata else {})
+
+
+def _change(kind: str, row: Any, key: tuple[str, ...]) -> RawChange:
+    before, after, before_version, after_version = row[-4:]
+    return RawChange(
+        kind,
+        row[0],
+        key,
+        None if before == TOMBSTONE else before,
+        None if after == TOMBSTONE else after,
+        before_version or 1,  # rows from before versions were kept are of the first
+        after_version or 1,
+    )
