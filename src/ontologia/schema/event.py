@@ -18,6 +18,24 @@ METADATA = ("id", "created_at", "priority", "root_event_id", "chain_depth")
 _LONGEST_TYPE = 200
 
 
+class _PydanticModel:
+    """A pydantic model of an event's fields, for those who want one; made when it is asked for."""
+
+    def __init__(self) -> None:
+        self._made: weakref.WeakKeyDictionary[type, type[BaseModel]] = weakref.WeakKeyDictionary()
+
+    def __get__(self, _instance: object, owner: Any) -> type[BaseModel]:
+        if owner not in self._made:
+            shape = owner.__shape__
+            fields: dict[str, Any] = {
+                name: (shape.annotations[name], ... if field.required else field.new_default())
+                for name, field in shape.fields.items()
+            }
+            config = ConfigDict(extra="forbid", protected_namespaces=())
+            self._made[owner] = create_model(f"_{owner.__name__}Model", __config__=config, **fields)
+        return self._made[owner]
+
+
 class Event(SchemaObject):
     """Base of the events a program announces and reacts to.
 
@@ -42,6 +60,7 @@ class Event(SchemaObject):
     chain_depth: int = computed(default=0)
 
     if not TYPE_CHECKING:
+        _pydantic_model = _PydanticModel()
 
         def __init__(self, /, *positional: Any, priority: int | None = None, **values: Any) -> None:
             if type(self) is Event:
@@ -82,27 +101,6 @@ class Event(SchemaObject):
         """`UserCreated` is `user.created`, `HTTPRequest` is `http.request`."""
         spaced = re.sub("(.)([A-Z][a-z]+)", r"\1.\2", class_name)
         return re.sub("([a-z0-9])([A-Z])", r"\1.\2", spaced).lower()
-
-
-class _PydanticModel:
-    """A pydantic model of an event's fields, for those who want one; made when it is asked for."""
-
-    def __init__(self) -> None:
-        self._made: weakref.WeakKeyDictionary[type, type[BaseModel]] = weakref.WeakKeyDictionary()
-
-    def __get__(self, _instance: object, owner: Any) -> type[BaseModel]:
-        if owner not in self._made:
-            shape = owner.__shape__
-            fields: dict[str, Any] = {
-                name: (shape.annotations[name], ... if field.required else field.new_default())
-                for name, field in shape.fields.items()
-            }
-            config = ConfigDict(extra="forbid", protected_namespaces=())
-            self._made[owner] = create_model(f"_{owner.__name__}Model", __config__=config, **fields)
-        return self._made[owner]
-
-
-Event._pydantic_model = _PydanticModel()  # type: ignore[attr-defined]  # pyright: ignore
 
 
 def payload_of(event: Event) -> str:

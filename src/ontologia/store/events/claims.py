@@ -63,6 +63,8 @@ class Lease(NamedTuple):
     now: str
     until: str
     start: int = 0
+    head: int | None = None
+    """The last commit, where anything is to be started."""
 
 
 class Peek(NamedTuple):
@@ -232,14 +234,15 @@ class Claims(Leases):
     ) -> list[Claim]:
         instant = self._clock.now()
         until = to_text(instant + timedelta(milliseconds=lease_ms))
-        lease = Lease(session_id, self._ids.new(), to_text(instant), until, start)
+        starts = bool(start) and self._dialect.starts
+        head = tx.one(self._sql["last_commit"])[0] if starts else None
+        lease = Lease(session_id, self._ids.new(), to_text(instant), until, start, head)
         name, number, token = consumer.name, consumer.id, lease.token
         claims = [
             Claim(event, name, number, token, attempts, until, error == LEASE_EXPIRED)
             for event, attempts, error in self._dialect.take(tx, consumer, types, limit, lease)
         ]
-        if self._dialect.starts and start:
-            head = tx.one(self._sql["last_commit"])[0]
+        if starts:
             for claim in takewhile(lambda each: not each.attempts, claims[:start]):
                 claim.started, claim.read_commit = True, head
         return claims

@@ -38,8 +38,7 @@ class SQLiteDialect:
             return []
         tx.many(_SQL["take_ready"], [(consumer.id, row[5], row[4], row[0]) for row in rows])
         name, session, now, until = consumer.name, lease.session_id, lease.now, lease.until
-        head = tx.one(_SQL["last_commit"])[0] if lease.start else None
-        started = (head, now if lease.start else None)
+        started = (lease.head, now if lease.start else None)
         same = (name, session, now, until, consumer.id, lease.token)
         claims = [(row[0], *same, *started) for row in rows[: lease.start]]
         for number, row in enumerate(rows[: lease.start]):
