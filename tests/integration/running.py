@@ -1,4 +1,4 @@
-"""Sessions that run in a thread of their own, for tests."""
+"""Sessions that run in a thread of their own, and what became of their events, for tests."""
 
 from __future__ import annotations
 
@@ -45,3 +45,20 @@ def until(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.002)
+
+
+def claim_of(session, event_id: str) -> dict:
+    """The one claim of an event."""
+    [claim] = session.event_store.inspect_event(event_id)["claims"]
+    return claim
+
+
+def statuses(session) -> list[str]:
+    """What became of the events, in the order of the listing."""
+    return [each["status"] for each in session.event_store.list_events(session.namespace)]
+
+
+def stored(session, event_type: str) -> list[dict]:
+    """Every stored event of a type, with its claims."""
+    listed = session.event_store.list_events(session.namespace, limit=1000)
+    return [session.event_store.inspect_event(e["id"]) for e in listed if e["type"] == event_type]

@@ -10,7 +10,7 @@ import pytest
 
 from ontologia import Discard, Event, Field, LeaseExpiredError, Retry, on_event
 from ontologia.errors import EventLoopLimitError
-from tests.integration.running import PATIENCE, until
+from tests.integration.running import PATIENCE, claim_of, until
 from tests.shop import Customer
 
 
@@ -27,11 +27,6 @@ def announce(session, *numbers: int) -> list[str]:
     for event in events:
         session.commit(event=event)
     return [event.id for event in events]
-
-
-def claim_of(session, event_id: str) -> dict:
-    [claim] = session.event_store.inspect_event(event_id)["claims"]
-    return claim
 
 
 @pytest.fixture

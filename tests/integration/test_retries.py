@@ -15,6 +15,7 @@ from ontologia import (
     Retry,
     on_event,
 )
+from tests.integration.running import claim_of, stored
 
 
 class Charge(Event):
@@ -33,16 +34,6 @@ def announce(session, event: Event) -> str:
     session.commit(event=event)
     assert event.id is not None
     return event.id
-
-
-def claim_of(session, event_id: str) -> dict:
-    [claim] = session.event_store.inspect_event(event_id)["claims"]
-    return claim
-
-
-def stored(session, event_type: str) -> list[dict]:
-    listed = session.event_store.list_events(session.namespace, limit=1000)
-    return [session.event_store.inspect_event(e["id"]) for e in listed if e["type"] == event_type]
 
 
 @pytest.fixture

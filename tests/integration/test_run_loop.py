@@ -12,7 +12,7 @@ import pytest
 from ontologia import Event, Field, on_event
 from ontologia.errors import IntegrityError
 from ontologia.testing import ManualClock
-from tests.integration.running import PATIENCE
+from tests.integration.running import PATIENCE, statuses
 from tests.shop import Customer
 
 
@@ -37,10 +37,6 @@ def collector(seen, **options):
         seen.append(ctx.event.number)
 
     return collect
-
-
-def statuses(session) -> list[str]:
-    return [each["status"] for each in session.event_store.list_events(session.namespace)]
 
 
 # -- what is run ----------------------------------------------------------------------------------

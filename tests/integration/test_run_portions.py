@@ -6,7 +6,7 @@ import pytest
 
 from ontologia import Event, Field, on_event
 from ontologia.clock import SYSTEM_CLOCK
-from tests.integration.running import running, until
+from tests.integration.running import running, statuses, until
 
 
 class Job(Event):
@@ -26,10 +26,6 @@ def collector(seen, **options):
         seen.append(ctx.event.number)
 
     return collect
-
-
-def statuses(session) -> list[str]:
-    return [each["status"] for each in session.event_store.list_events(session.namespace)]
 
 
 @pytest.mark.req("ONT-103", "SQL-142")

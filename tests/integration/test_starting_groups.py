@@ -11,7 +11,7 @@ import pytest
 from ontologia import Event, EventDeadLetter, Field, on_event
 from ontologia.testing import ManualClock
 from tests.integration import processes
-from tests.integration.running import PATIENCE, until
+from tests.integration.running import PATIENCE, claim_of, until
 
 
 class Job(Event):
@@ -31,11 +31,6 @@ def announce(session, cls, *numbers: int) -> list[str]:
     for event in events:
         session.commit(event=event)
     return [event.id for event in events]
-
-
-def claim_of(session, event_id: str) -> dict:
-    [claim] = session.event_store.inspect_event(event_id)["claims"]
-    return claim
 
 
 def crash(session, clock, name: str, ids: list[str]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from ontologia import Event, Field, LeaseExpiredError, on_event
 from ontologia.clock import SYSTEM_CLOCK
 from ontologia.errors import HandlerError, InvalidValueError, SessionClosedError
-from tests.integration.running import PATIENCE, running, until
+from tests.integration.running import PATIENCE, claim_of, running, statuses, until
 from tests.shop import Customer
 
 
@@ -30,21 +30,12 @@ def announce(session, *numbers: int) -> list[str]:
     return [event.id for event in events]
 
 
-def claim_of(session, event_id: str) -> dict:
-    [claim] = session.event_store.inspect_event(event_id)["claims"]
-    return claim
-
-
 def collector(seen, **options):
     @on_event(Job, name="collector", **options)
     def collect(ctx):
         seen.append(ctx.event.number)
 
     return collect
-
-
-def statuses(session) -> list[str]:
-    return [each["status"] for each in session.event_store.list_events(session.namespace)]
 
 
 @pytest.fixture
