@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ontologia import Event, Field, HandlerContext, OntologiaConfig, Session, on_event
-from ontologia.errors import LockContentionError
+from ontologia.errors import InvalidValueError, LockContentionError
 from ontologia.store.open import open_store
 from ontologia.store.protocol import Store
 from ontologia.store.rows import RawChange
@@ -272,3 +272,13 @@ def test_a_run_gives_events_to_handlers_which_commit(open_session: Open, sql: Sq
     [consumer] = session.event_store.list_consumers("default")
     assert (consumer["ready"], consumer["claimed"]) == (0, 0)
     assert session.event_store.check() == []
+
+
+def test_a_key_that_no_index_can_hold_is_refused_in_our_words(postgres_events_uri):
+    with Session(postgres_events_uri) as session:
+        session.ensure(Customer(id=Random(1).randbytes(4_000).hex(), name="Ada"))
+        with pytest.raises(InvalidValueError, match="longer than an index can hold"):
+            session.commit()
+        session.discard()
+
+        assert session.head == 0

@@ -10,6 +10,7 @@ from ontologia.errors import (
     DatabaseError,
     DiskFullError,
     IntegrityError,
+    InvalidValueError,
     LockContentionError,
     OntologiaError,
     ReadOnlyError,
@@ -42,6 +43,12 @@ def translated(error: psycopg.Error, shown: str, *, waited_ms: float = 0) -> Ont
             return ReadOnlyError(
                 f"{shown} is read-only: {said}; nothing was written",
                 hint="Connect to the primary; a standby answers reads only.",
+            )
+        case errors.ProgramLimitExceeded():
+            return InvalidValueError(
+                f"{shown}: a key, or an indexed value, is longer than an index can hold ({said}); "
+                f"nothing was written",
+                hint="PostgreSQL's indexes take entries of about 2,700 bytes. Use a shorter key.",
             )
         case errors.DiskFull():
             return DiskFullError(
