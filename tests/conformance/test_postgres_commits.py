@@ -274,11 +274,10 @@ def test_a_run_gives_events_to_handlers_which_commit(open_session: Open, sql: Sq
     assert session.event_store.check() == []
 
 
-def test_a_key_that_no_index_can_hold_is_refused_in_our_words(postgres_events_uri):
-    with Session(postgres_events_uri) as session:
-        session.ensure(Customer(id=Random(1).randbytes(4_000).hex(), name="Ada"))
-        with pytest.raises(InvalidValueError, match="longer than an index can hold"):
-            session.commit()
-        session.discard()
+def test_a_key_that_no_index_can_hold_is_refused_in_our_words(session):
+    session.ensure(Customer(id=Random(1).randbytes(4_000).hex(), name="Ada"))
+    with pytest.raises(InvalidValueError, match="longer than an index can hold"):
+        session.commit()
+    session.discard()
 
-        assert session.head == 0
+    assert session.head == 0
