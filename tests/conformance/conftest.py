@@ -27,7 +27,7 @@ _schemas = count(1)
 def postgres_uri() -> Iterator[str]:
     """A PostgreSQL server, started when the first test asks for it."""
     try:
-        from tests.servers import Postgres
+        from ontologia.testing.servers import Postgres
 
         server = Postgres()
     except ImportError as error:
