@@ -31,7 +31,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The clock of the machine."""
+    """The clock of the machine. What derives from it goes by itself, and can be waited for."""
 
     def now(self) -> datetime:
         return datetime.now(UTC)

@@ -49,6 +49,8 @@ class OntologiaConfig(BaseSettings):
     """How long a commit waits for other writers before LockContentionError."""
     migration_lock_timeout_ms: _NotNegative = 10_000
     """The same for migrations and other long writes."""
+    statement_timeout_ms: _NotNegative = 600_000
+    """How long PostgreSQL may work on one statement; 0 is no limit. SQLite has none."""
     lock_lease_ms: _Positive = 30_000
     """Lease of a long write; renewed every third of it while the write lives."""
     commit_max_retries: _NotNegative = 3

@@ -22,9 +22,11 @@ OntologiaError
 │   ├── MigrationTokenError
 │   ├── MissingUpgraderError
 │   └── UpgraderError            an upgrader raised, or gave what its type does not allow
+├── CopyError                    a store was not copied, or not to its end
 └── DatabaseError                the database said no; its own error is the cause
     ├── IntegrityError
     ├── StoreOpenError           no database can be opened there
+    ├── ConnectionLostError      the server went away; it may be back soon
     ├── ReadOnlyError
     └── DiskFullError
 
@@ -211,6 +213,10 @@ class UpgraderError(MigrationError):
         super().__init__(f"upgrading {type_name} {key!r}: {problem}; nothing was written")
 
 
+class CopyError(OntologiaError, RuntimeError):
+    """A store was not copied to another database, or not to its end."""
+
+
 class DatabaseError(OntologiaError, RuntimeError):
     """The database refused; the driver's own error is the cause."""
 
@@ -221,6 +227,10 @@ class IntegrityError(DatabaseError):
 
 class StoreOpenError(DatabaseError):
     """No store can be opened there."""
+
+
+class ConnectionLostError(DatabaseError):
+    """The server was lost, or cannot be reached any more; a run waits until it is back."""
 
 
 class ReadOnlyError(DatabaseError):

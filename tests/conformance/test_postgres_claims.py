@@ -13,7 +13,7 @@ from ontologia.errors import LockContentionError
 from ontologia.store.events.store import SqlEventStore
 from ontologia.store.rows import Claim
 from ontologia.testing import ManualClock
-from tests.conformance.event_world import (
+from ontologia.testing.conformance.event_world import (
     LEASE,
     POST,
     POSTED,
@@ -29,11 +29,6 @@ Ask = Callable[[str], list[Any]]
 WAITING = "SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
 
 
-@pytest.fixture
-def events_uri(postgres_events_uri: str) -> str:
-    return postgres_events_uri
-
-
 def until_it_waits(future: Future[Any], ask: Ask) -> None:
     """Until the other thread waits for a lock, or is done."""
     deadline = time.monotonic() + 10
@@ -45,7 +40,7 @@ def until_it_waits(future: Future[Any], ask: Ask) -> None:
 def take(store: SqlEventStore, tx: Any, limit: int) -> list[Claim]:
     """The taking step of a claim, in a transaction of the test's."""
     consumer = store.consumers.register(POST, "ship", [POSTED])
-    return store.claims._take(tx, consumer, None, "s1", limit, LEASE)
+    return store.claims._take(tx, consumer, None, "s1", limit, LEASE, 0)()
 
 
 def held(store: SqlEventStore, handler: str = "ship") -> list[Claim]:
@@ -62,6 +57,7 @@ def test_a_producer_that_commits_late_loses_nothing_and_blocks_nobody(open_event
 
     with store.transaction() as tx:
         store.log.add(tx, [store.log.given_row(ParcelPosted(number=1), POST)])
+        tx.all("SELECT 1")  # it is sent when somebody asks
         post(another, 2)
         assert numbers(claim(another)) == [2]
         post(another, 3)
@@ -127,7 +123,7 @@ def test_whoever_waits_for_a_claim_sees_what_became_of_it(open_events: Open, ask
             assert store.claims.check(tx, mine)
             released = threads.submit(another.release, "ship", event_id, error="too late")
             until_it_waits(released, ask)
-            assert set(store.claims._fenced(tx, "ack", [mine], "2026")) == {event_id}
+            assert set(store.claims._fenced(tx, "ack", [mine], "2026")()) == {event_id}
         released.result()
 
     row = claim_of(store, event_id)
@@ -164,7 +160,7 @@ def test_hand_out_by_another_does_not_keep_a_taker_from_what_is_ready(open_event
 
 
 def test_only_one_hands_out_at_a_time_within_a_schema(
-    open_events: Open, postgres_uri: str, events_uri: str
+    open_events: Open, postgres_uri: str, uri: str
 ) -> None:
     store, another = open_events(), open_events(lock_timeout_ms=50)
 

@@ -17,15 +17,11 @@ from ontologia.errors import DatabaseError, LockContentionError, SessionClosedEr
 from ontologia.store.events.store import SqlEventStore
 from ontologia.store.open import WithEvents, open_event_store
 from ontologia.testing import ManualClock
-from tests.conformance.event_world import POST, ParcelPosted, claim, numbers, post
+from ontologia.testing.conformance.event_world import POST, ParcelPosted, claim, numbers, post
+from ontologia.testing.conformance.schemas import Postgres
 
 Open = Callable[..., SqlEventStore]
 Ask = Callable[[str], list[Any]]
-
-
-@pytest.fixture
-def events_uri(postgres_events_uri: str) -> str:
-    return postgres_events_uri
 
 
 def opened(uri: str) -> WithEvents:
@@ -33,9 +29,10 @@ def opened(uri: str) -> WithEvents:
     return open_event_store(uri, OntologiaConfig(clock=clock), clock, Random(1))
 
 
-def test_ten_that_open_at_once_make_the_tables_once(postgres_events_uri: str) -> None:
+def test_ten_that_open_at_once_make_the_tables_once(backend: Postgres) -> None:
+    uri = backend.unmade()
     with ThreadPoolExecutor(10) as threads:
-        stores = list(threads.map(opened, [postgres_events_uri] * 10))
+        stores = list(threads.map(opened, [uri] * 10))
 
     post(stores[0].events, 1)
     assert numbers(claim(stores[9].events)) == [1]
@@ -53,12 +50,12 @@ def test_opening_again_writes_nothing(open_events: Open, ask: Ask) -> None:
 
 
 def test_a_newer_layout_is_refused(
-    event_store: SqlEventStore, change: Callable[[str], int], events_uri: str
+    event_store: SqlEventStore, change: Callable[[str], int], uri: str
 ) -> None:
     change("UPDATE ontologia_layout SET version = 99")
 
     with pytest.raises(StoreOpenError, match="layout 99"):
-        opened(events_uri)
+        opened(uri)
 
 
 def test_two_schemas_of_one_database_know_nothing_of_each_other(
@@ -129,15 +126,22 @@ def test_soft_transactions_do_not_wait_for_the_disk(event_store: SqlEventStore) 
         assert tx.one("SHOW synchronous_commit") == ("on",)
 
 
-def test_nothing_is_left_on_a_connection(open_events: Open) -> None:
+@pytest.mark.parametrize("pooled", [True, False])
+def test_nothing_is_left_on_a_connection_but_what_is_prepared_on_ones_own(
+    open_events: Open, pooled: bool
+) -> None:
     """PgBouncer gives every transaction another connection."""
     store = open_events(lock_timeout_ms=1234)
-    for number in range(10):
-        post(store, number)
-        claim(store)
+    store._database.pooled = pooled
+    with store._database.write() as tx:
+        for number in range(10):
+            assert tx.all(store._sql["get_event"], {"id": str(number)}) == []
 
     with store._database.read() as tx:
-        assert tx.one("SELECT COUNT(*) FROM pg_prepared_statements") == (0,)
+        for number in range(10):
+            assert tx.all(store._sql["get_event"], {"id": str(number)}) == []
+        asked = "SELECT COUNT(*) FROM pg_prepared_statements WHERE statement LIKE '%events%'"
+        assert tx.one(asked) == (0 if pooled else 1,)
         assert tx.one("SHOW search_path") == ('"$user", public',)
         assert tx.one("SHOW lock_timeout") == ("0",)
         assert tx.one("SHOW transaction_read_only") == ("on",)
@@ -175,8 +179,8 @@ def test_an_option_nobody_knows_is_an_error_of_ours(postgres_uri: str) -> None:
         opened(f"{postgres_uri}?colour=red")
 
 
-def test_a_closed_store_says_so(postgres_events_uri: str) -> None:
-    store = opened(postgres_events_uri)
+def test_a_closed_store_says_so(uri: str) -> None:
+    store = opened(uri)
     store.close()
     store.close()
 

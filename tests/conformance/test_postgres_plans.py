@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from ontologia.store.events.store import SqlEventStore
-from tests.conformance.event_world import POST, POSTED, claim, post
+from ontologia.testing.conformance.event_world import POST, POSTED, claim, post
 
 FINISHED = 20_000
 FINISHED_EVENTS = f"""
@@ -19,36 +18,23 @@ SELECT 'old ' || n, '{POST}', '{POSTED}', '{{}}', '2025', 'old ' || n
 INSERT INTO event_claims(event_id, handler_id, session_id, claimed_at, lease_until, ack_at,
                          available_at, consumer_id)
 SELECT id, 'ship', 's1', '2025', '2025', '2025', '2025', 1 FROM events;
-ANALYZE events; ANALYZE event_claims"""
-IDS = json.dumps([f"old {n}" for n in range(1, 101)])
-VALUES: dict[str, Any] = {
-    "consumer_id": 1,
-    "handler_id": "ship",
-    "types": json.dumps([POSTED]),
-    "consumers": "[1]",
-    "session_id": "s1",
-    "token": "t",
-    "now": "2026",
-    "lease_until": "2027",
-    "most": 100,
-    "ids": IDS,
-    "event_id": "old 1",
-    "id": "old 1",
-}
+INSERT INTO events(id, namespace, type, payload, created_at, root_event_id)
+SELECT 'new ' || n, '{POST}', '{POSTED}', '{{}}', '2026', 'new ' || n
+  FROM generate_series(1, {FINISHED}) n;
+INSERT INTO ready(consumer_id, priority, created_at, event_id, type)
+SELECT 1, 100, created_at, id, type FROM events WHERE created_at = '2026'"""
 
 
-@pytest.fixture
-def events_uri(postgres_events_uri: str) -> str:
-    return postgres_events_uri
-
-
-@pytest.fixture
-def full_store(event_store: SqlEventStore, change: Callable[[str], int]) -> SqlEventStore:
-    """A store with many finished events, a few ready ones, and up-to-date statistics."""
+@pytest.fixture(params=["analysed", "not analysed"])
+def full_store(
+    request: pytest.FixtureRequest, event_store: SqlEventStore, direct: Callable[[str], object]
+) -> SqlEventStore:
+    """A store with many events; the planner knows so, or still takes the tables for empty."""
     claim(event_store)
-    change(FINISHED_EVENTS)
+    direct(FINISHED_EVENTS)
+    if request.param == "analysed":
+        direct("ANALYZE events; ANALYZE event_claims; ANALYZE ready")
     post(event_store, *range(300))
-    claim(event_store, limit=1)
     return event_store
 
 
@@ -58,10 +44,18 @@ def parts(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from parts(part)
 
 
+def planned(store: SqlEventStore, name: str) -> Iterator[dict[str, Any]]:
+    """The parts of the plan that a prepared statement is kept with."""
+    with store.transaction() as tx:
+        text = store._sql[name].plan.text.decode()  # type: ignore[attr-defined]
+        [[[found]]] = tx.all(f"EXPLAIN (FORMAT JSON, GENERIC_PLAN) {text}")
+    return parts(found["Plan"])
+
+
 STATEMENTS = (
     *("peek", "peek_common", "due_deferred", "hand_out", "due_claims", "return_claims"),
     *("make_ready", "take", "fence", "start", "start_within_lease", "renew", "ack", "abandon"),
-    *("get_claim", "lock_claim", "get_event", "claims_of", "delete_claims_of", "delete_events"),
+    *("get_claim", "lock_claim", "get_event", "insert_attempt", "insert_dead_letter", "bury"),
 )
 
 
@@ -69,14 +63,18 @@ STATEMENTS = (
 def test_the_statements_of_a_claim_read_no_whole_table(full_store: SqlEventStore) -> None:
     read: set[tuple[str, str]] = set()
     for name in STATEMENTS:
-        values = VALUES | ({"most": 5_000} if name == "hand_out" else {})
-        values |= {"now": 1.0} if name == "due_deferred" else {}
-        with full_store.transaction() as tx:
-            [[[found]]] = tx.all(f"EXPLAIN (FORMAT JSON) {full_store._sql[name]}", values)
         read |= {
             (name, part["Relation Name"])
-            for part in parts(found["Plan"])
+            for part in planned(full_store, name)
             if part["Node Type"] == "Seq Scan"
         }
 
-    assert not {each for each in read if each[1] in ("events", "event_claims")}
+    assert not {each for each in read if each[1] in ("events", "event_claims", "ready")}
+
+
+@pytest.mark.req("NEW-001")
+def test_what_is_taken_is_not_sorted_out_of_all_that_is_ready(full_store: SqlEventStore) -> None:
+    [locking] = [part for part in planned(full_store, "take") if part["Node Type"] == "LockRows"]
+
+    [[scan]] = [part["Plans"] for part in [locking]]
+    assert scan["Index Name"] == "idx_ready"

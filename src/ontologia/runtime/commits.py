@@ -93,7 +93,7 @@ class Commits:
         claim: Claim | None,
         expected_head: int | None,
     ) -> Written:
-        with self._store.write() as tx:
+        with self._store.write(claim=claim, batch=batch) as tx:
             if claim is not None and not tx.holds(claim):
                 raise LeaseExpiredError(claim.handler_id, claim.event.id)
             check_head(expected_head, tx.head() if expected_head is not None else None)

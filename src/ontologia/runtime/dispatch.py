@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from ontologia.delivery.retry import Discard, Retry, describe_error, storable_text
-from ontologia.errors import EventLoopLimitError
+from ontologia.errors import ConnectionLostError, EventLoopLimitError
 from ontologia.runtime.acks import Acks
 from ontologia.runtime.context import HandlerContext, active
 from ontologia.runtime.coroutines import Coroutines
@@ -89,18 +89,22 @@ class Dispatcher:
         final = isinstance(error, Discard | EventLoopLimitError)
         own_word = isinstance(error, Retry | Discard)
         text = storable_text(error) if own_word else describe_error(error)
-        verdict = self._events.claims.release(
-            claim.handler_id,
-            claim.event.id,
-            error=text,
-            policy=self._events.policy,
-            token=claim.token,
-            after_ms=after_ms,
-            outcome=outcome,
-            final=final,
-            claim=claim,
-        )
         what = f"event {claim.event.id} ({claim.event.type}): {claim.handler_id}"
+        try:
+            verdict = self._events.claims.release(
+                claim.handler_id,
+                claim.event.id,
+                error=text,
+                policy=self._events.policy,
+                token=claim.token,
+                after_ms=after_ms,
+                outcome=outcome,
+                final=final,
+                claim=claim,
+            )
+        except ConnectionLostError:
+            log.warning("%s failed, and is tried again when its lease is over: %s", what, text)
+            raise
         if verdict is None:
             log.warning("%s lost its lease before it failed: %s", what, text)
         elif verdict.buried:

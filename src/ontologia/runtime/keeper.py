@@ -7,11 +7,12 @@ import threading
 import time
 from collections.abc import Callable
 
-from ontologia.clock import SYSTEM_CLOCK, Clock
-from ontologia.errors import OntologiaError
+from ontologia.clock import Clock, SystemClock
+from ontologia.errors import ConnectionLostError, OntologiaError
+from ontologia.runtime.outage import Outage
 
 log = logging.getLogger(__name__)
-_SLICE = 0.02  # seconds between two looks at a clock that is not the machine's
+_SLICE = 0.02  # seconds between two looks at a clock that does not go by itself
 _IDLE = 0.05
 
 
@@ -33,11 +34,12 @@ class Keeper:
     """
 
     def __init__(self, clock: Clock, tasks: list[Task], ack_due: Callable[[], float | None],
-                 flush: Callable[[], object]) -> None:  # fmt: skip
+                 flush: Callable[[], object], outage: Outage) -> None:  # fmt: skip
         self._clock = clock
         self._tasks = tasks
         self._ack_due = ack_due
         self._flush = flush
+        self._outage = outage
         self._stop = threading.Event()
         self._nudged = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ontologia-keeper", daemon=True)
@@ -74,7 +76,7 @@ class Keeper:
 
     def _rest(self, due: float | None) -> None:
         left = min((task.next for task in self._tasks), default=0.0) - self._clock.monotonic()
-        if self._clock is not SYSTEM_CLOCK:
+        if not isinstance(self._clock, SystemClock):
             left = min(left, _SLICE)
         if due is None:
             self._nudged.wait(max(0.0, left))
@@ -85,6 +87,8 @@ class Keeper:
     def _do(self, what: str, action: Callable[[], object]) -> None:
         try:
             action()
+        except ConnectionLostError as error:
+            self._outage.wait(error, self._stop.is_set)
         except OntologiaError as error:
             log.warning("%s could not be written: %s", what, error)
             self._stop.wait(_IDLE)

@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from ontologia.clock import SYSTEM_CLOCK, from_text, to_text
+from ontologia.clock import SystemClock, from_text, to_text
 from ontologia.delivery.lifecycle import lease_is_valid
-from ontologia.errors import LockContentionError, OntologiaError
+from ontologia.errors import ConnectionLostError, LockContentionError, OntologiaError
 from ontologia.runtime.acks import Acks
 from ontologia.runtime.coroutines import Coroutines
 from ontologia.runtime.dispatch import Dispatcher
 from ontologia.runtime.feed import Feed
 from ontologia.runtime.handlers import Handler
+from ontologia.runtime.outage import Outage
 from ontologia.runtime.signals import stopping_on_signals
 from ontologia.runtime.upkeep import Upkeep
 from ontologia.store.database import Tx
@@ -80,10 +81,12 @@ class EventLoop:
         self._dispatcher = Dispatcher(session, self._acks, self._coroutines, self._stop.is_set)
         self._consumers: dict[str, Consumer] = {}
         self._stopped_at: float | None = None
+        self._outage = Outage()
         self._upkeep = Upkeep(
             session,
             self._feed,
             self._acks,
+            self._outage,
             self._consumers,
             self._stop.is_set,
             self._cancel_overdue,
@@ -137,10 +140,13 @@ class EventLoop:
             except LockContentionError as error:  # others write for longer than we wait: it passes
                 log.warning("the database is busy, and is tried again: %s", error.args[0])
                 limited, peek = False, None
+            except ConnectionLostError as error:
+                self._outage.wait(error, self._stop.is_set)
+                continue
             done += 1
             if max_iterations is not None and done >= max_iterations:
                 self._feed.wait_empty(self._stop.is_set)
-                self._acks.flush()
+                self._insist(self._acks.flush)
                 break
             self._wait(limited, peek, stepped=max_iterations is not None)
 
@@ -181,9 +187,10 @@ class EventLoop:
             consumer = self._consumers[handler.id]
             if consumer.id not in peek.claimable:
                 continue
+            seen = peek
             if peek.fresh:
                 peek = None  # the claim hands it out: look again for the next
-            claims = self._claim(handler, consumer, budget - claimed)
+            claims = self._claim(handler, consumer, seen, budget - claimed)
             if claims:
                 claimed += len(claims)
                 self._feed.add(handler, claims)
@@ -194,17 +201,18 @@ class EventLoop:
 
     def _peek(self) -> Peek:
         peek = self._events.claims.peek(each.id for each in self._consumers.values())
+        self._outage.over()
         if peek.gone:  # somebody took this session for dead and forgot its consumers
             self._register_consumers()
             return self._events.claims.peek(each.id for each in self._consumers.values())
         return peek
 
-    def _claim(self, handler: Handler, consumer: Consumer, budget: int) -> list[Claim]:
+    def _claim(self, handler: Handler, consumer: Consumer, peek: Peek, budget: int) -> list[Claim]:
         """Claim, and acknowledge by the same transaction what was done before."""
         claims: list[Claim] = []
 
         def claim(done: list[Done]) -> Settled:
-            settled = NOTHING
+            settled: Callable[[], Settled] = lambda: NOTHING
 
             def acknowledge(tx: Tx) -> None:
                 nonlocal settled
@@ -217,16 +225,13 @@ class EventLoop:
                 limit=min(self._config.event_claim_limit, budget),
                 lease_ms=self._config.event_claim_lease_ms,
                 policy=self._events.policy,
+                peek=peek,
                 start=self._feed.group_size(handler),
                 before=acknowledge,
             )
-            return settled
+            return settled()
 
-        if not self._events.claims.takes_along:
-            self._acks.flush()
-            claim([])
-        else:
-            self._acks.write(claim)
+        self._acks.write(claim)
         return claims
 
     # -- running handlers -----------------------------------------------------------------------
@@ -249,16 +254,17 @@ class EventLoop:
                 if group is None:
                     return
                 self._run_group(*group)
+                if self._feed.lacks(group[0]):
+                    self._acks.flush()
+                    self._watch.wake()
             except LockContentionError as error:
                 log.warning("the database is busy, and is tried again: %s", error.args[0])
-                continue
+            except ConnectionLostError as error:
+                self._outage.wait(error, self._stop.is_set)
             except BaseException as error:  # noqa: BLE001 - raised by the thread that runs
                 self._fatal = self._fatal or error
                 self.stop()
                 return
-            if self._feed.lacks(group[0]):
-                self._acks.flush()
-                self._watch.wake()
 
     def _run_group(self, handler: Handler, group: list[Claim]) -> None:
         """Start a group, with what is to be acknowledged, in one transaction, and run it."""
@@ -269,7 +275,7 @@ class EventLoop:
             for claim in group:
                 if not self._run_one(handler, claim, began):
                     return  # the run stops: what is left of the group is handed back
-        except LockContentionError:
+        except (LockContentionError, ConnectionLostError):
             self._feed.put_back(handler, group)
             raise
         finally:
@@ -303,13 +309,14 @@ class EventLoop:
         """Between iterations: the whole interval after the limit, else until there is work."""
         interval = self._config.event_poll_interval_ms / 1000
         seconds = interval if limited else self._pause(peek)
-        if stepped and self._clock is not SYSTEM_CLOCK:
+        waits = isinstance(self._clock, SystemClock)
+        if stepped and not waits:
             self._clock.sleep(seconds)  # somebody plays the loop step by step
             return
         deadline = self._clock.monotonic() + seconds
         while not self._stop.is_set() and (left := deadline - self._clock.monotonic()) > 0:
-            # A clock that is not the machine's is looked at again and again: it may be moved.
-            step = left if self._clock is SYSTEM_CLOCK else _SLICE
+            # A clock that does not go by itself is looked at again and again: it may be moved.
+            step = left if waits else _SLICE
             if self._watch.wait(step) and not limited:
                 return
 
@@ -332,8 +339,15 @@ class EventLoop:
     def _register(self) -> None:
         session = self._session
         names = [handler.id for handler in self._handlers]
-        session._register(consumers=names)
-        self._register_consumers()
+        while True:  # both can be done again
+            try:
+                session._register(consumers=names)
+                self._register_consumers()
+                break
+            except ConnectionLostError as error:
+                if self._stop.is_set():
+                    raise
+                self._outage.wait(error, self._stop.is_set)
         session._scheduler.restart()
         log.info("session %s runs %d handlers", session.session_id, len(self._handlers))
 
@@ -360,11 +374,23 @@ class EventLoop:
             ("the end of the session", self._session._end),
         ):
             try:
-                step()
+                self._insist(step)
             except OntologiaError as error:
                 log.error("%s could not be written when the run ended: %s", what, error)
-                self._fatal = self._fatal or error
+                gone = isinstance(error, ConnectionLostError)
+                if not gone or step != self._session._end:  # which nobody would miss
+                    self._fatal = self._fatal or error
+                if gone:
+                    break  # the others would only wait for it, too
         self._events.wake()
+
+    def _insist(self, step: Callable[[], object]) -> None:
+        """Do it; once more if only a connection was lost, and not the server."""
+        try:
+            step()
+        except ConnectionLostError as error:
+            self._outage.wait(error, self._hurry.is_set)
+            step()
 
     def _wind_down(self) -> list[Claim]:
         """Let running handlers come to their end; those that do not in time."""

@@ -258,4 +258,6 @@ def _typed(value: Any, field_type: FieldType | None, *, as_json: bool) -> Any:
         value = codec.decode(value)
     elif field_type.kind == "bool":
         value = bool(value)
+    if isinstance(value, float):
+        value += 0.0  # zero has no sign here: 0.0 and -0.0 are one value, and not every store tells
     return field_type.decode(value) if field_type.decode is not None else value

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from ontologia import codec
-from ontologia.clock import SYSTEM_CLOCK, Clock
+from ontologia.clock import Clock
 from ontologia.delivery.lineage import Lineage
 from ontologia.delivery.schedule import Schedule
 from ontologia.errors import (
@@ -27,6 +27,7 @@ from ontologia.errors import (
     InvalidValueError,
     OntologiaError,
     QueryError,
+    ReadOnlyError,
     SchemaOutdatedError,
     SessionClosedError,
 )
@@ -49,7 +50,7 @@ from ontologia.schema.registry import Registry
 from ontologia.schema.relation import Relation
 from ontologia.schema.shape import Shape
 from ontologia.store.events.store import SqlEventStore
-from ontologia.store.open import open_store
+from ontologia.store.open import clock_of, open_store
 from ontologia.store.rows import Announcement, CommitRow, RawChange
 from ontologia.store.turn import Turn
 
@@ -86,7 +87,8 @@ class Session:
     ) -> None:
         self.config = _checked_config(config)
         self.namespace = _namespace(namespace, self.config)
-        self._clock: Clock = self.config.clock or SYSTEM_CLOCK
+        uri = os.fspath(datastore_uri) if isinstance(datastore_uri, os.PathLike) else datastore_uri
+        self._clock: Clock = self.config.clock or clock_of(uri)
         self._random = self.config.random or random.SystemRandom()
         self.session_id = Ids(self._clock, self._random).new()
         self._closed = False
@@ -103,7 +105,6 @@ class Session:
         shapes = self._add_types("entity", entity_types) + self._add_types(
             "relation", relation_types
         )
-        uri = os.fspath(datastore_uri) if isinstance(datastore_uri, os.PathLike) else datastore_uri
         self._store = open_store(uri, self.config, self._clock, self._random)
         try:
             self._versions = TypeVersions(
@@ -115,11 +116,9 @@ class Session:
                 self._store, self._versions, self.config, self._clock, self._make_indexes
             )
             self._scheduler = Scheduler(self._store.events, self.namespace, self._clock)
-            self._versions.register(shapes)
-            self._make_indexes()
             default = {"hostname": socket.gethostname(), "pid": os.getpid()}
             self._instance = default | (instance_metadata or {})
-            self._register()
+            self._arrive(shapes)
         except BaseException:
             self._store.close()
             raise
@@ -130,6 +129,16 @@ class Session:
                 f"{kind}_types takes a list, got {types!r}", hint=f"Write [{types.__name__}]."
             )
         return [self._registry.add(cls, kind) for cls in types or ()]
+
+    def _arrive(self, shapes: list[Shape]) -> None:
+        """Write down the types, their indexes and the session."""
+        try:
+            self._versions.register(shapes)
+            self._make_indexes()
+            self._register()
+        except ReadOnlyError as error:
+            # It is there to be read; whoever writes is told so.
+            log.info("opened for reading only: %s", error.args[0])
 
     def _register(self, **more: Any) -> None:
         """Write down that the session is there."""
@@ -343,7 +352,8 @@ class Session:
 
         When it stops, handlers that are running come to their end (`shutdown_grace_ms`), and
         what was claimed beyond them is handed back at once. EventLoopLimitError if a handler's
-        chain of events became too long; database errors end the run as well.
+        chain of events became too long; database errors end the run as well, but not the loss of a
+        server: the run goes on when it is back.
         """
         from ontologia.runtime.loop import EventLoop  # and asyncio: only for those who run
 

@@ -7,9 +7,11 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ontologia.errors import ConnectionLostError
 from ontologia.runtime.acks import Acks
 from ontologia.runtime.feed import Feed
 from ontologia.runtime.keeper import Keeper, Task
+from ontologia.runtime.outage import Outage
 from ontologia.store.rows import Consumer
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ class Upkeep:
         session: Session,
         feed: Feed,
         acks: Acks,
+        outage: Outage,
         consumers: dict[str, Consumer],
         stopping: Callable[[], bool],
         overdue: Callable[[], None],
@@ -46,13 +49,17 @@ class Upkeep:
             Task("collection", self._config.event_gc_interval_ms / 1000, self.collect),
             Task("the shutdown", max(0.05, self._config.shutdown_grace_ms / 4000), overdue),
         ]
-        self._keeper = Keeper(session._clock, tasks, acks.due_in, acks.flush)
+        self._outage = outage
+        self._keeper = Keeper(session._clock, tasks, acks.due_in, acks.flush, outage)
         acks.nudge = self._keeper.nudge
 
     def start(self) -> None:
         """Say that the session is alive, collect what is old, and go on with both."""
         began = self._session._clock.monotonic()
-        self.beat()
+        try:
+            self.beat()
+        except ConnectionLostError as error:
+            self._outage.note(error)  # the next beat is soon
         self._keeper.start(began)
         self.collect()
 

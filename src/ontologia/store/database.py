@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeAlias
 
@@ -30,8 +30,19 @@ class Tx(Protocol):
         """Run it; how many rows it changed."""
         ...
 
+    def ask(self, sql: str, bindings: Bindings = ()) -> Callable[[], list[Any]]:
+        """Run it; calling what this returns gives its rows, also when the transaction has ended.
+
+        A server is sent what is asked together, and is waited for once.
+        """
+        ...
+
+    def later(self, sql: str, bindings: Bindings = ()) -> None:
+        """Run it at the latest when the transaction ends; an error may show only then."""
+        ...
+
     def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
-        """Run one prepared statement for each row."""
+        """Run one prepared statement for each row, at the latest when the transaction ends."""
         ...
 
     def hand_out_turn(self, *, wait: bool) -> bool:

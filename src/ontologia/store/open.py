@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from random import Random
 from typing import TYPE_CHECKING, Protocol
 
-from ontologia.clock import Clock
+from ontologia.clock import SYSTEM_CLOCK, Clock
 from ontologia.errors import StoreOpenError
 
 if TYPE_CHECKING:
@@ -31,6 +32,17 @@ class WithEvents(Protocol):
         ...
 
 
+def clock_of(uri: str) -> Clock:
+    """The clock of a store whose user brings none: a server's time where there is a server."""
+    if not _is_postgres(uri):
+        return SYSTEM_CLOCK
+    _check_driver()
+    from ontologia.store.postgres.clock import clock_of
+    from ontologia.store.postgres.place import place_of
+
+    return clock_of(place_of(uri))
+
+
 def open_store(uri: str, config: OntologiaConfig, clock: Clock, random: Random) -> Store:
     """Open the store a URI names, making or updating its tables.
 
@@ -53,15 +65,20 @@ def open_event_store(uri: str, config: OntologiaConfig, clock: Clock, random: Ra
 
 
 def _open_postgres(uri: str, config: OntologiaConfig, clock: Clock, random: Random) -> Store:
+    _check_driver()
+    from ontologia.store.postgres.store import PostgresStore
+
+    return PostgresStore(uri, config, clock, random)
+
+
+def _check_driver() -> None:
     try:
-        from ontologia.store.postgres.store import PostgresStore
+        import_module("psycopg_pool")
     except ImportError as error:
         raise StoreOpenError(
             f"PostgreSQL needs the driver psycopg, which cannot be imported: {error}",
             hint="pip install 'ontologia[postgres]'",
         ) from error
-
-    return PostgresStore(uri, config, clock, random)
 
 
 def _is_postgres(uri: str) -> bool:

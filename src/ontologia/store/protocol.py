@@ -8,7 +8,7 @@ A backend is one object that keeps all of these. The rules hold on each of them:
 - Nothing is ever updated or deleted in the history; what is current can be rebuilt from it.
 - The database's own errors come out as `ontologia.errors.DatabaseError` or a subclass.
 
-`tests/conformance` runs one suite over every backend.
+`ontologia.testing.conformance` is the suite that every backend passes.
 """
 
 from __future__ import annotations
@@ -108,13 +108,21 @@ class Store(Protocol):
         ...
 
     def write(
-        self, *, owner_id: str | None = None, timeout_ms: int | None = None, durable: bool = True
+        self,
+        *,
+        owner_id: str | None = None,
+        timeout_ms: int | None = None,
+        durable: bool = True,
+        claim: Claim | None = None,
+        batch: Batch | None = None,
     ) -> AbstractContextManager[Transaction]:
         """A write transaction; leaving it with an exception takes everything back.
 
         Waits while somebody else writes or holds the lease on long writes, at most `timeout_ms`,
         then raises LockContentionError. `durable` (hard) survives a power cut once it returned;
         a soft one survives a killed process, and a power cut only together with a later hard one.
+        `claim` and `batch` announce what `holds` and `delta` will be asked, so that a server can
+        be asked on the way.
         """
         ...
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from itertools import takewhile
 from typing import NamedTuple, Protocol
 
 from ontologia import codec
@@ -37,22 +36,28 @@ ALL_TYPES = "*"
 class Dialect(Protocol):
     """The two steps of a claim that each database does in its own way."""
 
-    starts: bool
-    """Whether `take` can start first attempts by the same stroke."""
-
-    def hand_out(self, tx: Tx, most: int) -> int:
+    def hand_out(self, tx: Tx, most: int) -> Callable[[], int]:
         """Move the first `most` rows of `incoming` to `ready`; how many they were."""
         ...
 
     def take(
         self, tx: Tx, consumer: Consumer, types: str | None, most: int, lease: Lease
-    ) -> list[tuple[EventRow, int, str | None]]:
-        """Move rows from `ready` to `event_claims`; the events, their attempts and last error.
+    ) -> Callable[[], list[Taken]]:
+        """Move rows from `ready` to `event_claims`.
 
-        If it `starts`, the first `lease.start` of them, up to one that was tried before, are
-        started with it.
+        The first `lease.start` of them, up to one that was tried before, are started with it.
         """
         ...
+
+
+class Taken(NamedTuple):
+    """An event that was claimed."""
+
+    event: EventRow
+    attempts: int
+    last_error: str | None
+    read_commit: int | None
+    """The last commit, if it was started with the claim."""
 
 
 class Lease(NamedTuple):
@@ -62,9 +67,7 @@ class Lease(NamedTuple):
     token: str
     now: str
     until: str
-    start: int = 0
-    head: int | None = None
-    """The last commit, where anything is to be started."""
+    start: int
 
 
 class Peek(NamedTuple):
@@ -72,6 +75,8 @@ class Peek(NamedTuple):
 
     claimable: set[int]
     """Consumers that have something to claim."""
+    due: set[int]
+    """Those of them for whom a lease ran out or a backoff ended."""
     next_due: str | None
     """When the next claim comes due."""
     next_fire: float | None
@@ -99,26 +104,24 @@ class Claims(Leases):
         self._dialect = dialect
         self._ids = ids
 
-    @property
-    def takes_along(self) -> bool:
-        """Whether a claim is one transaction that can do something else, too."""
-        return self._database.one_writer
-
     # -- is there anything? ---------------------------------------------------------------------
 
     def peek(self, consumers: Iterable[int]) -> Peek:
-        """What there is to do for these consumers. Reads, and takes no lock; two statements."""
+        """What there is to do for these consumers. Reads, and takes no lock; sent as one."""
         instant = self._clock.now()
         now, listed = to_text(instant), codec.encode_checked(list(consumers))
         with self._database.read() as tx:
-            incoming, next_fire = tx.one(self._sql["peek_common"])
-            rows = tx.all(self._sql["peek"], {"consumers": listed})
+            common = tx.ask(self._sql["peek_common"])
+            apart = tx.ask(self._sql["peek"], {"consumers": listed})
+        [(incoming, next_fire)] = common()
+        rows = apart()
         fresh = incoming or (next_fire is not None and next_fire <= instant.timestamp())
         running = [row for row in rows if not row[3]]
-        claimable = {row[0] for row in running if fresh or row[1] or (row[2] and row[2] <= now)}
+        due = {row[0] for row in running if row[2] and row[2] <= now}
+        claimable = due | {row[0] for row in running if fresh or row[1]}
         waiting = [row[2] for row in running if row[2] and row[2] > now]
         gone = {row[0] for row in rows if row[3] is None}
-        return Peek(claimable, min(waiting, default=None), next_fire, gone, bool(fresh))
+        return Peek(claimable, due, min(waiting, default=None), next_fire, gone, bool(fresh))
 
     # -- claim ------------------------------------------------------------------------------
 
@@ -131,50 +134,42 @@ class Claims(Leases):
         limit: int,
         lease_ms: float,
         policy: RetryPolicy,
+        peek: Peek | None = None,
         start: int = 0,
         before: Callable[[Tx], None] | None = None,
     ) -> list[Claim]:
         """Up to `limit` events, the most urgent first, for a consumer that `peek` says has some.
 
-        The first `start` of them may come started, if nobody tried them before. `before` is
-        done in the same transaction, if `takes_along`. One soft transaction, and one more for every 5,000
-        new events.
+        What it saw is to be done first; without it everything is looked for. The first `start`
+        events may come started, if nobody tried them before. `before` is done in the same
+        transaction. One soft transaction, and one more for every 5,000 new events.
         """
         if limit <= 0 or not types:
             return []
         listed = None if ALL_TYPES in types else codec.encode_checked(list(types))
-        if not self._database.one_writer:
-            return self._claim_apart(consumer, listed, session_id, limit, lease_ms, policy)
+        done = peek is not None and not peek.fresh
+        if not done and not self._database.one_writer:
+            done = self._try_hand_out(wait=False)
         while True:
             with self._database.write(durable=False) as tx:
-                if self._hand_out(tx):
-                    continue  # in small steps: nobody waits for the whole of a large backlog
+                if self._database.one_writer and not done:
+                    if self._hand_out(tx):
+                        continue  # in small steps: nobody waits for the whole of a large backlog
+                    done = True
                 if before is not None:
                     before(tx)
-                self._return_due(tx, consumer, policy)
-                return self._take(tx, consumer, listed, session_id, limit, lease_ms, start)
-
-    def _claim_apart(
-        self,
-        consumer: Consumer,
-        types: str | None,
-        session_id: str,
-        limit: int,
-        lease_ms: float,
-        policy: RetryPolicy,
-    ) -> list[Claim]:
-        """Where takers do not exclude each other, hand-out is a transaction of its own."""
-        done = self._try_hand_out(wait=False)
-        while True:
-            with self._database.write(durable=False) as tx:
-                self._return_due(tx, consumer, policy)
-                taken = self._take(tx, consumer, types, session_id, limit, lease_ms)
+                    before = None
+                if peek is None or consumer.id in peek.due:
+                    self._return_due(tx, consumer, policy)
+                taking = self._take(tx, consumer, listed, session_id, limit, lease_ms, start)
+            taken = taking()
             if taken or done:
                 return taken
             # Refused is not empty: somebody else was handing out what may be for this consumer.
             done = self._try_hand_out(wait=True)
 
     def _try_hand_out(self, *, wait: bool) -> bool:
+        """Hand out in transactions of its own, where takers do not exclude each other."""
         while True:
             with self._database.write(durable=False) as tx:
                 if not tx.hand_out_turn(wait=wait):
@@ -186,7 +181,7 @@ class Claims(Leases):
         """Promote, then hand out one portion; whether there is more."""
         promoted = self._events.promote(tx)
         handed = self._dialect.hand_out(tx, HAND_OUT_MOST)
-        return handed == HAND_OUT_MOST or promoted == _DUE_MOST
+        return handed() == HAND_OUT_MOST or promoted == _DUE_MOST
 
     def hand_out_all(self, tx: Tx) -> None:
         """Empty `incoming` within this transaction."""
@@ -230,19 +225,21 @@ class Claims(Leases):
         session_id: str,
         limit: int,
         lease_ms: float,
-        start: int = 0,
-    ) -> list[Claim]:
+        start: int,
+    ) -> Callable[[], list[Claim]]:
         instant = self._clock.now()
         until = to_text(instant + timedelta(milliseconds=lease_ms))
-        starts = bool(start) and self._dialect.starts
-        head = tx.one(self._sql["last_commit"])[0] if starts else None
-        lease = Lease(session_id, self._ids.new(), to_text(instant), until, start, head)
+        lease = Lease(session_id, self._ids.new(), to_text(instant), until, start)
+        taking = self._dialect.take(tx, consumer, types, limit, lease)
         name, number, token = consumer.name, consumer.id, lease.token
-        claims = [
-            Claim(event, name, number, token, attempts, until, error == LEASE_EXPIRED)
-            for event, attempts, error in self._dialect.take(tx, consumer, types, limit, lease)
-        ]
-        if starts:
-            for claim in takewhile(lambda each: not each.attempts, claims[:start]):
-                claim.started, claim.read_commit = True, head
+
+        def claims() -> list[Claim]:
+            made: list[Claim] = []
+            for event, attempts, error, read_commit in taking():
+                claim = Claim(event, name, number, token, attempts, until, error == LEASE_EXPIRED)
+                if read_commit is not None:
+                    claim.started, claim.read_commit = True, read_commit
+                made.append(claim)
+            return made
+
         return claims

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ontologia import codec
 from ontologia.clock import Clock, to_text
@@ -58,71 +58,93 @@ class Leases:
         self._clock = clock
         self._draw = draw
 
-    def start(self, tx: Tx, claims: Sequence[Claim], lease_ms: float) -> None:
-        """Mark claims of one call as started, with a lease from now; `started` says which were.
+    def start(self, tx: Tx, claims: Sequence[Claim], lease_ms: float) -> Callable[[], None]:
+        """Mark claims of one call as started, with a lease from now.
 
-        A lease that was given a moment ago is left as it is: that saves half of the writing.
+        `started` says which were, after what this returns was called. A lease that was given a
+        moment ago is left as it is: that saves half of the writing.
         """
         instant = self._clock.now()
         nearly = to_text(instant + timedelta(milliseconds=lease_ms * _AS_GOOD_AS_NEW))
         if claims[0].lease_until >= nearly:
-            kept = self._fenced(tx, "start_within_lease", claims, to_text(instant))
+            asked = self._fenced(tx, "start_within_lease", claims, to_text(instant))
         else:
-            kept = self._extend(tx, "start", claims, lease_ms)
-        for claim in claims:
-            claim.started = claim.event.id in kept
-            claim.read_commit = kept.get(claim.event.id)
+            asked = self._extend(tx, "start", claims, lease_ms)
+
+        def note() -> None:
+            kept = asked()
+            for claim in claims:
+                claim.started = claim.event.id in kept
+                claim.read_commit = kept.get(claim.event.id)
+
+        return note
 
     def renew(self, claims: Iterable[Claim], lease_ms: float) -> list[Claim]:
         """Extend leases; those that were lost. One soft transaction."""
-        lost: list[Claim] = []
         with self._database.write(durable=False) as tx:
-            for group in _by_token(claims):
-                kept = self._extend(tx, "renew", group, lease_ms)
-                lost += [claim for claim in group if claim.event.id not in kept]
+            asked = [
+                (group, self._extend(tx, "renew", group, lease_ms)) for group in _by_token(claims)
+            ]
+        lost: list[Claim] = []
+        for group, kept in asked:
+            still = kept()
+            lost += [claim for claim in group if claim.event.id not in still]
         return lost
 
     def _extend(
         self, tx: Tx, name: str, claims: Sequence[Claim], lease_ms: float
-    ) -> dict[str, int | None]:
+    ) -> Callable[[], dict[str, int | None]]:
         instant = self._clock.now()
         until = to_text(instant + timedelta(milliseconds=lease_ms))
-        kept = self._fenced(tx, name, claims, to_text(instant), lease_until=until)
-        for claim in claims:
-            if claim.event.id in kept:
-                claim.lease_until = until
-        return kept
+        asked = self._fenced(tx, name, claims, to_text(instant), lease_until=until)
+
+        def extended() -> dict[str, int | None]:
+            kept = asked()
+            for claim in claims:
+                if claim.event.id in kept:
+                    claim.lease_until = until
+            return kept
+
+        return extended
 
     def settle(
         self, done: Sequence[Done], starting: Sequence[Claim] = (), lease_ms: float = 0
     ) -> Settled:
         """Ack what succeeded, with what it announced, and start what is next: one transaction."""
         with self._database.write(durable=False) as tx:
-            settled = self.ack(tx, done)
-            if starting:
-                self.start(tx, starting, lease_ms)
-        return settled
+            acked = self.ack(tx, done)
+            started = self.start(tx, starting, lease_ms) if starting else None
+        if started is not None:
+            started()
+        return acked()
 
-    def ack(self, tx: Tx, done: Sequence[Done]) -> Settled:
-        """Ack what succeeded, and store what it announced; nothing of claims that were lost."""
+    def ack(self, tx: Tx, done: Sequence[Done]) -> Callable[[], Settled]:
+        """Ack what succeeded, and store what it announced; nothing of claims that were lost.
+
+        What came of it is known when the transaction has ended.
+        """
         if not done:
-            return NOTHING
+            return lambda: NOTHING
         now = to_text(self._clock.now())
         self._note_beginnings(tx, [item.claim for item in done])
-        acked: set[tuple[str, str]] = set()
-        for group in _by_token(item.claim for item in done):
-            kept = self._fenced(tx, "ack", group, now)
-            acked |= {(group[0].token, event_id) for event_id in kept}
-        lost: list[Claim] = []
-        announced: list[Announcement] = []
-        for claim, announcements in done:
-            if (claim.token, claim.event.id) in acked:
-                announced += announcements
-            else:
-                lost.append(claim)
-        if announced:
-            self._events.announce(tx, announced)
-        return Settled(lost, bool(announced))
+        groups = _by_token(item.claim for item in done)
+        asked = [(group[0].token, self._fenced(tx, "ack", group, now)) for group in groups]
+
+        def settled() -> Settled:
+            acked = {(token, event_id) for token, kept in asked for event_id in kept()}
+            lost = [c for c, _ in done if (c.token, c.event.id) not in acked]
+            announced = any(
+                each.announcements
+                for each in done
+                if (each.claim.token, each.claim.event.id) in acked
+            )
+            return Settled(lost, announced)
+
+        if any(item.announcements for item in done):
+            lost = {id(claim) for claim in settled().lost}
+            kept = [item for item in done if id(item.claim) not in lost]
+            self._events.announce(tx, [each for item in kept for each in item.announcements])
+        return settled
 
     def _note_beginnings(self, tx: Tx, claims: Iterable[Claim]) -> None:
         """A group is started at once, but what an attempt saw is what was there when it began."""
@@ -136,7 +158,7 @@ class Leases:
         with self._database.write(durable=False) as tx:
             now = to_text(self._clock.now())
             for group in _by_token(claims):
-                kept = self._fenced(tx, "abandon", group, now)
+                kept = self._fenced(tx, "abandon", group, now)()
                 if kept:
                     listed = codec.encode_checked(sorted(kept))
                     place = {"consumer_id": group[0].consumer_id, "ids": listed}
@@ -146,22 +168,26 @@ class Leases:
 
     def check(self, tx: Tx, claim: Claim, now: str | None = None) -> bool:
         """The fence: whether the claim is held at this moment of this transaction."""
+        return bool(self.ask(tx, claim, now)())
+
+    def ask(self, tx: Tx, claim: Claim, now: str | None = None) -> Callable[[], list[Any]]:
+        """The same, asked on the way: a row if it is held, with the end of its lease."""
         fence = {
             "event_id": claim.event.id,
             "handler_id": claim.handler_id,
             "token": claim.token,
             "now": now or to_text(self._clock.now()),
         }
-        return tx.one(self._sql["fence"], fence) is not None
+        return tx.ask(self._sql["fence"], fence)
 
     def _fenced(
         self, tx: Tx, name: str, claims: Sequence[Claim], now: str, **values: str
-    ) -> dict[str, int | None]:
-        """Run a fenced statement for claims of one token; the events it changed.
+    ) -> Callable[[], dict[str, int | None]]:
+        """Ask a fenced statement for claims of one token; the events it changed.
 
         With each goes what the statement returns beside it: of a start, the commit it saw.
         """
-        rows = tx.all(
+        asked = tx.ask(
             self._sql[name],
             {
                 "handler_id": claims[0].handler_id,
@@ -171,7 +197,7 @@ class Leases:
                 **values,
             },
         )
-        return {row[0]: row[1] if len(row) > 1 else None for row in rows}
+        return lambda: {row[0]: row[1] if len(row) > 1 else None for row in asked()}
 
     # -- when it went wrong -----------------------------------------------------------------------
 

@@ -228,7 +228,7 @@ class SqlEventStore:
         held = self._held(handler_id, event_id, session_id, lease_token)
         if held:
             with self._database.write(durable=False) as tx:
-                self.claims.start(tx, held, lease_ms)
+                self.claims.start(tx, held, lease_ms)()
         return bool(held) and held[0].started
 
     def _held(

@@ -10,6 +10,7 @@ from ontologia.store.named import statements
 from ontologia.store.postgres.database import Database
 from ontologia.store.postgres.place import qualified
 from ontologia.store.postgres.select import Select, group_rows
+from ontologia.store.postgres.wire import Statement, prepared
 from ontologia.store.questions.rows import (
     entity_sql,
     path_rows,
@@ -60,5 +61,5 @@ def _all(database: Database, sql: str, made: Select) -> list[Any]:
 
 
 @functools.cache
-def _state(schema: str) -> dict[str, str]:
-    return qualified(statements("ontologia.store.postgres", "state.sql"), schema)
+def _state(schema: str) -> dict[str, Statement]:
+    return prepared(qualified(statements("ontologia.store.postgres", "state.sql"), schema))

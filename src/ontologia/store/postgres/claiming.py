@@ -5,28 +5,27 @@ Others write at the same time, and a second statement would see what they wrote 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from ontologia.store.database import Tx
-from ontologia.store.events.claims import Lease
+from ontologia.store.events.claims import Lease, Taken
 from ontologia.store.rows import Consumer, EventRow
 
 
 class PostgresDialect:
     """Takers skip each other's rows; only hand-out is one at a time, under its lock."""
 
-    starts = False
-
     def __init__(self, sql: Mapping[str, str]) -> None:
         self._sql = sql
 
-    def hand_out(self, tx: Tx, most: int) -> int:
-        return int(tx.one(self._sql["hand_out"], {"most": most})[0])
+    def hand_out(self, tx: Tx, most: int) -> Callable[[], int]:
+        answer = tx.ask(self._sql["hand_out"], {"most": most})
+        return lambda: int(answer()[0][0])
 
     def take(
         self, tx: Tx, consumer: Consumer, types: str | None, most: int, lease: Lease
-    ) -> list[tuple[EventRow, int, str | None]]:
-        rows = tx.all(
+    ) -> Callable[[], list[Taken]]:
+        answer = tx.ask(
             self._sql["take"],
             {
                 "consumer_id": consumer.id,
@@ -37,6 +36,7 @@ class PostgresDialect:
                 "token": lease.token,
                 "now": lease.now,
                 "lease_until": lease.until,
+                "start": lease.start,
             },
         )
-        return [(EventRow(*row[:13]), row[13], row[14]) for row in rows]
+        return lambda: [Taken(EventRow(*row[:13]), *row[13:]) for row in answer()]

@@ -9,8 +9,10 @@ What writes state takes the lock of commits first, and has it until it ends: so 
 without gaps, in the order in which they become visible, and what a commit compared itself with is
 still true when it is written.
 
-Nothing is kept on a connection between transactions: no search_path, no prepared statements, no
-settings but SET LOCAL. So the store works behind PgBouncer in transaction mode.
+Nothing is kept on a connection between transactions that the next one relies on: no search_path,
+no settings that outlive a transaction. Statements are prepared once per connection, except behind
+a pooler, where the next transaction has another one. So the store works behind PgBouncer in
+transaction mode.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import logging
 import os
 import time
 from collections.abc import Generator, Iterable, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from hashlib import blake2b
 from typing import Any
 
@@ -27,17 +29,41 @@ import psycopg
 from psycopg import errors
 from psycopg_pool import ConnectionPool, PoolTimeout
 
-from ontologia.errors import DatabaseError, LockContentionError, SessionClosedError
+from ontologia.errors import (
+    ConnectionLostError,
+    DatabaseError,
+    LockContentionError,
+    SessionClosedError,
+)
 from ontologia.store.database import Bindings, Conflict
-from ontologia.store.postgres.errors import translated, unreachable
-from ontologia.store.postgres.place import Place
+from ontologia.store.postgres.clock import ServerClock
+from ontologia.store.postgres.contact import first_contact, unreachable, why_not
+from ontologia.store.postgres.errors import lost, translated
+from ontologia.store.postgres.place import Place, with_setting
+from ontologia.store.postgres.quiet import PREFIX, hush
+from ontologia.store.postgres.wire import Answer, Connection, Statement, Wire, plain
 from ontologia.store.turn import Turn
 
 log = logging.getLogger(__name__)
 _MOST_CONNECTIONS = 16
-_TRANSACTION_ID = "pg_current_xact_id()::text"
-_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+_READ = Statement("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+_WRITE = Statement("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
+_COMMIT = Statement("COMMIT")
+# Every statement that is prepared has an index to go by, also while its tables are small and nobody
+# has analysed them: what the planner would take instead then, it would keep when they have grown.
+_BY_INDEX = """
+SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
+       set_config('jit', 'off', true), set_config('plan_cache_mode', 'force_generic_plan', true)"""
+_LOCKS = f"{_BY_INDEX}, set_config('lock_timeout', %s, true)"
+_SOFT = Statement(f"{_LOCKS}, set_config('synchronous_commit', 'off', true)")
+_HARD = Statement(f"{_LOCKS}, pg_current_xact_id()::text")
+_LOOK = Statement(_BY_INDEX)
+_WAIT_FOR = Statement("SELECT pg_advisory_xact_lock(%s)")
+_TRY = Statement("SELECT pg_try_advisory_xact_lock(%s)")
+_NOTHING = Statement("SELECT NULL")
+_LIMIT = Statement("SELECT set_config('statement_timeout', %s, true)")
 _CONNECTING_MS = 10_000
+_RECONNECTING = 5.0  # seconds: the pool's pauses double, and must not outlast the server's
 _FIND_OUT = 30.0  # seconds to ask a server that went away what became of a commit
 _ASK_AGAIN = 0.02
 _COLLISIONS = (errors.DeadlockDetected, errors.SerializationFailure)
@@ -45,39 +71,54 @@ _OPTIONS: dict[str, Any] = {"autocommit": True, "prepare_threshold": None}
 
 
 class Tx:
-    """Statements within one transaction, on one connection."""
+    """Statements within one transaction, on one connection.
 
-    __slots__ = ("_connection", "_hand_out_key", "gate")
+    Those of the store itself are queued until an answer is needed; see `wire`.
+    """
 
-    def __init__(
-        self, connection: psycopg.Connection[Any], hand_out_key: int, gate: Any = None
-    ) -> None:
-        self._connection = connection
+    __slots__ = ("_hand_out_key", "_wire", "gate", "proof")
+
+    def __init__(self, wire: Wire, hand_out_key: int) -> None:
+        self._wire = wire
         self._hand_out_key = hand_out_key
-        self.gate = gate
-        """What the statement that was sent with BEGIN answered; see `Database.write_state`."""
+        self.proof: tuple[Statement, Bindings] | None = None
+        """What to ask whether it was committed; see `Database._find_out`."""
+        self.gate: Answer | None = None
+        """What the statement that follows BEGIN answers; see `Database.write_state`."""
+
+    def ask(self, sql: str, bindings: Bindings = ()) -> Answer:
+        """Queue a statement; calling what this returns gives its rows."""
+        if isinstance(sql, Statement):
+            if sql.proof is not None:
+                self.proof = sql.proof, bindings
+            return self._wire.ask(sql, bindings)
+        self._wire.sync()
+        return plain(self._wire.connection, sql, bindings)
 
     def all(self, sql: str, bindings: Bindings = ()) -> list[Any]:
         """Every row."""
-        return _execute(self._connection, sql, bindings).fetchall()
+        return self.ask(sql, bindings)()
 
     def one(self, sql: str, bindings: Bindings = ()) -> Any:
         """The first row, or None."""
-        return _execute(self._connection, sql, bindings).fetchone()
+        rows = self.ask(sql, bindings)()
+        return rows[0] if rows else None
 
     def run(self, sql: str, bindings: Bindings = ()) -> int:
         """Run it; how many rows it changed."""
-        return max(0, _execute(self._connection, sql, bindings).rowcount)
+        return self.ask(sql, bindings).known().changed
+
+    def later(self, sql: str, bindings: Bindings = ()) -> None:
+        """Run it at the latest when the transaction ends: nobody waits for it."""
+        self.ask(sql, bindings)
 
     def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
         """Run a statement for each row, without waiting for each."""
-        self._connection.cursor().executemany(sql.encode(), rows)
-
-    def together(self, steps: Iterable[tuple[str, Bindings]]) -> None:
-        """Run several statements, sent at once: none of them waits for the answer of another."""
-        with self._connection.pipeline():
-            for sql, bindings in steps:
-                _execute(self._connection, sql, bindings)
+        statement = sql if isinstance(sql, Statement) else Statement(sql)
+        for row in rows:
+            self._wire.ask(statement, row)
+            if statement.proof is not None:
+                self.proof = statement.proof, row
 
     def hand_out_turn(self, *, wait: bool) -> bool:
         """Have hand-out and registration to oneself; a statement of its own.
@@ -85,8 +126,7 @@ class Tx:
         A snapshot is taken when a statement begins. Were the lock part of the next one, that
         would not see what the last holder of the lock wrote.
         """
-        call = "pg_advisory_xact_lock" if wait else "pg_try_advisory_xact_lock"
-        row = self.one(f"SELECT {call}(%s)", (self._hand_out_key,))
+        row = self.one(_WAIT_FOR if wait else _TRY, (self._hand_out_key,))
         return wait or bool(row[0])
 
 
@@ -95,166 +135,211 @@ class Database:
 
     one_writer = False
 
-    def __init__(self, place: Place, *, timeout_ms: int) -> None:
+    def __init__(
+        self,
+        place: Place,
+        *,
+        timeout_ms: int,
+        statement_ms: int = 0,
+        clock: ServerClock | None = None,
+    ) -> None:
         self.schema = place.schema
+        self._place = place
         self._shown = place.shown
         self._timeout_ms = timeout_ms
+        self._clock = clock
         self._pid = os.getpid()
         self._hand_out_key = lock_key("hand-out", place.schema)
         self._commits_key = lock_key("commits", place.schema)
         self._turn = Turn()
         self._writing = False
-        # The pool would try for a long time and say nothing; one connection by hand says why not.
-        try:
-            psycopg.connect(place.conninfo).close()
-        except psycopg.Error as error:
-            raise unreachable(self._shown, str(error).strip()) from error
-        self._pool: ConnectionPool[psycopg.Connection[Any]] = ConnectionPool(
-            place.conninfo,
+        self.pooled, self.standby = first_contact(place, clock)
+        # What limits statements is part of a connection, where that is one's own.
+        limit = f"statement_timeout={statement_ms}"
+        self._limit = statement_ms if self.pooled else None
+        hush()
+        self._pool: ConnectionPool[Connection] = ConnectionPool(
+            place.conninfo if self.pooled else with_setting(place.conninfo, limit),
+            connection_class=Connection,
             kwargs=_OPTIONS,
             min_size=1,
             max_size=_MOST_CONNECTIONS,
+            reconnect_timeout=_RECONNECTING,
             open=True,
-            name=f"ontologia-{place.schema}",
+            name=PREFIX + place.schema,
         )
 
     # -- transactions -----------------------------------------------------------------------
 
     def write(
-        self, *, timeout_ms: int | None = None, durable: bool = True
+        self, *, timeout_ms: int | None = None, durable: bool = True, unlimited: bool = False
     ) -> AbstractContextManager[Tx]:
         """A write transaction; no lock in it is waited for longer than `timeout_ms`.
 
-        A soft one does not wait for the disk; a hard one does, as the server is set up to.
+        A soft one does not wait for the disk; a hard one does, as the server is set up to. In an
+        unlimited one a statement may take as long as it takes.
         """
         limit = self._timeout_ms if timeout_ms is None else timeout_ms
-        begin = _begin(limit, durable)
-        if durable:  # what is soft may as well be lost and done again
-            begin += f"; SELECT NULL, {_TRANSACTION_ID}"
-        return self._transaction(begin, limit)
+        return self._transaction(limit, durable=durable, unlimited=unlimited)
 
     @contextmanager
     def write_state(
-        self, gate: str = "SELECT NULL", *, timeout_ms: int | None = None, durable: bool = True
+        self, gate: Statement = _NOTHING, *, timeout_ms: int | None = None, durable: bool = True
     ) -> Generator[Tx]:
         """The same, alone: until its end nobody else writes state.
 
-        `gate` is asked under the lock, on the way of BEGIN; its first row is `tx.gate`. Threads
+        `gate` is asked under the lock, on the way of BEGIN; `tx.gate` is its answer. Threads
         here wait for each other without a connection, so that some are left for others.
         """
         limit = self._timeout_ms if timeout_ms is None else timeout_ms
-        lock = f"pg_advisory_xact_lock({self._commits_key})"
-        begin = f"{_begin(limit, durable)}; SELECT {lock}, {_TRANSACTION_ID}; {gate}"
         with self._turn.taken(limit):
             if self._writing:
                 raise RuntimeError("this thread has a write transaction open already")
             try:
                 self._writing = True
-                with self._transaction(begin, limit) as tx:
+                with self._transaction(limit, durable=durable) as tx:
+                    tx.later(_WAIT_FOR, (self._commits_key,))
+                    tx.gate = tx.ask(gate)
                     yield tx
             finally:
                 self._writing = False
 
-    def read(self) -> AbstractContextManager[Tx]:
+    @contextmanager
+    def read(self) -> Generator[Tx]:
         """A read transaction: everything in it is answered from one snapshot."""
-        return self._transaction(_READ, self._timeout_ms)
+        with self._wired(self._timeout_ms) as wire:
+            wire.ask(_READ)
+            wire.ask(_LOOK)
+            if self._limit is not None:
+                wire.ask(_LIMIT, (self._limit,))
+            try:
+                yield Tx(wire, self._hand_out_key)
+                wire.ask(_COMMIT)
+                wire.sync()
+            except BaseException:
+                wire.roll_back()
+                raise
 
     @contextmanager
-    def _transaction(self, begin: str, limit_ms: float) -> Generator[Tx]:
-        started = time.monotonic()
-        try:
-            connection, cursor = self._first(begin, (), limit_ms)
+    def _transaction(
+        self, limit_ms: float, *, durable: bool, unlimited: bool = False
+    ) -> Generator[Tx]:
+        with self._wired(limit_ms) as wire:
+            wire.ask(_WRITE)
+            settings = wire.ask(_HARD if durable else _SOFT, (max(1, int(limit_ms)),))
+            limit = 0 if unlimited else self._limit
+            if limit is not None:
+                wire.ask(_LIMIT, (limit,))
+            tx = Tx(wire, self._hand_out_key)
             try:
-                answers = _answers(cursor)
-                yield Tx(connection, self._hand_out_key, answers[-1] if answers else None)
-                lost = self._commit(connection)
+                yield tx
+                # What is soft may as well be lost and done again. Of a hard one the number must be
+                # known before it is committed, to ask what became of it.
+                number = settings()[0][-1] if durable else None
+                cut = self._commit(wire)
             except BaseException:
-                _roll_back(connection)
+                wire.roll_back()
                 raise
-            finally:
-                self._pool.putconn(connection)
-            if lost is not None:
-                self._find_out(lost, answers[0][1] if answers else None)
-        except _COLLISIONS as error:
-            others = f"other transactions on {self._shown} ({type(error).__name__})"
-            raise Conflict(others, _since(started)) from error
-        except psycopg.Error as error:
-            raise translated(error, self._shown, waited_ms=_since(started)) from error
+        if cut is not None:
+            self._find_out(cut, number, tx.proof)
 
-    def _commit(self, connection: psycopg.Connection[Any]) -> psycopg.OperationalError | None:
+    def _commit(self, wire: Wire) -> psycopg.OperationalError | None:
         """End the transaction; the error if the connection was lost on the way."""
+        ended = wire.ask(_COMMIT)
         try:
-            ended = connection.execute(b"COMMIT").statusmessage
+            wire.sync(once=True)
         except psycopg.OperationalError as error:
-            if not connection.closed:
+            if not wire.connection.closed:
                 raise
             return error
-        if ended != "COMMIT":  # a statement failed, and somebody went on regardless
+        if ended.known().done != b"COMMIT":  # a statement failed, and somebody went on regardless
             raise DatabaseError(f"{self._shown}: the transaction was taken back")
         return None
 
-    def _find_out(self, lost: psycopg.OperationalError, transaction_id: str | None) -> None:
-        """Whether a commit whose answer was lost was done: then it is, and nothing is wrong."""
+    def _find_out(
+        self,
+        cut: psycopg.OperationalError,
+        transaction_id: str | None,
+        proof: tuple[Statement, Bindings] | None,
+    ) -> None:
+        """Whether a commit whose answer was lost was done: then it is, and nothing is wrong.
+
+        A server that crashed gives numbers again that it had given to transactions of which
+        nothing was on disk. So "committed" may be said of somebody else's, and what was written
+        is looked for, too.
+        """
         if transaction_id is None:
-            raise lost
+            raise translated(cut, self._shown) from cut
         deadline = time.monotonic() + _FIND_OUT
         status: str | None = None
         while True:
             try:
                 [[status]] = self.all("SELECT pg_xact_status(%s::xid8)", (transaction_id,))
+                if status == "committed" and proof is not None and not self.all(*proof):
+                    status = "aborted"
             except (DatabaseError, LockContentionError) as error:
                 log.info("asking what became of transaction %s: %s", transaction_id, error)
+                if "is in the future" in str(error):  # it is not known any more
+                    status = "aborted"
             if status == "committed":
                 return
             if status == "aborted":
-                raise DatabaseError(
+                raise ConnectionLostError(
                     f"the connection to {self._shown} was lost while a transaction was being "
                     f"committed; the server took it back, and nothing was written"
-                ) from lost
+                ) from cut
             if time.monotonic() >= deadline:
-                raise DatabaseError(
+                raise ConnectionLostError(
                     f"the connection to {self._shown} was lost while transaction {transaction_id} "
                     f"was being committed, and the server does not say whether it was",
                     hint=f"SELECT pg_xact_status('{transaction_id}') tells it, once the server is "
                     f"back.",
-                ) from lost
+                ) from cut
             time.sleep(_ASK_AGAIN)
 
     def all(self, sql: str, bindings: Bindings = ()) -> list[Any]:
         """Every row of a single statement, which is a snapshot by itself."""
-        try:
-            connection, cursor = self._first(sql, bindings, self._timeout_ms)
-            try:
-                return cursor.fetchall()
-            finally:
-                self._pool.putconn(connection)
-        except psycopg.Error as error:
-            raise translated(error, self._shown) from error
+        with self._wired(self._timeout_ms) as wire:
+            if isinstance(sql, Statement):
+                wire.ask(_LOOK)  # what is sent together is one transaction
+                return wire.ask(sql, bindings)()
+            while True:
+                try:
+                    return plain(wire.connection, sql, bindings)()
+                except psycopg.OperationalError:
+                    if not wire.connection.closed:
+                        raise
+                    wire.connection = self._another(wire.connection)
 
     # -- connections ------------------------------------------------------------------------
 
-    def _first(
-        self, sql: str, bindings: Bindings, limit_ms: float
-    ) -> tuple[psycopg.Connection[Any], psycopg.Cursor[Any]]:
-        """Run the first statement on a connection of the pool.
-
-        A connection may have died in the pool, with the server or on the way to it. That shows
-        with the first statement, which has done nothing then: another connection is tried.
-        """
-        left = _MOST_CONNECTIONS
-        while True:
+    @contextmanager
+    def _wired(self, limit_ms: float) -> Generator[Wire]:
+        """A connection of the pool; the driver's errors in our words."""
+        started = time.monotonic()
+        try:
             connection = self._connection(limit_ms)
+            wire = Wire(connection, self._another, prepares=not self.pooled)
             try:
-                return connection, _execute(connection, sql, bindings)
-            except BaseException as error:
-                _roll_back(connection)
-                gone = isinstance(error, psycopg.OperationalError) and connection.closed
-                self._pool.putconn(connection)
-                left -= 1
-                if not gone or left < 0:
-                    raise
+                if self._clock is not None and self._clock.is_due():
+                    with suppress(psycopg.Error):  # the first statement meets it, too
+                        self._clock.measure(connection)
+                yield wire
+            finally:
+                self._pool.putconn(wire.connection)
+        except _COLLISIONS as error:
+            others = f"other transactions on {self._shown} ({type(error).__name__})"
+            raise Conflict(others, _since(started)) from error
+        except psycopg.Error as error:
+            waited = _since(started)
+            raise translated(error, self._shown, waited_ms=waited, schema=self.schema) from error
 
-    def _connection(self, limit_ms: float) -> psycopg.Connection[Any]:
+    def _another(self, dead: Connection) -> Connection:
+        """Instead of a connection that died in the pool, with the server or on the way to it."""
+        self._pool.putconn(dead)
+        return self._connection(_CONNECTING_MS)
+
+    def _connection(self, limit_ms: float) -> Connection:
         """A connection: those of others are waited for `limit_ms`, a new one as long as it takes."""
         self._check_usable()
         started = time.monotonic()
@@ -264,9 +349,13 @@ class Database:
             if self._pool.get_stats().get("pool_size", 0) >= _MOST_CONNECTIONS:
                 others = f"the {_MOST_CONNECTIONS} connections that other threads here have"
                 raise LockContentionError(others, _since(started)) from error
-            if limit_ms >= _CONNECTING_MS:
-                raise
-        return self._pool.getconn(timeout=(_CONNECTING_MS - limit_ms) / 1000)
+        try:
+            return self._pool.getconn(timeout=max(_CONNECTING_MS - limit_ms, 1) / 1000)
+        except PoolTimeout:
+            reason = why_not(self._place)  # the pool says only that it waited
+        if reason is None:  # the server is back, and the pool pauses between its tries
+            return self._pool.getconn(timeout=_RECONNECTING)
+        raise lost(self._shown, reason, hint=unreachable(self._shown, reason).hint) from reason
 
     def close(self) -> None:
         """Close every connection; those in use are closed when they come back."""
@@ -285,37 +374,6 @@ def lock_key(purpose: str, schema: str) -> int:
     """The number of an advisory lock: two schemas of one database do not share it."""
     digest = blake2b(f"ontologia {purpose} {schema}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, signed=True)
-
-
-def _execute(
-    connection: psycopg.Connection[Any], sql: str, bindings: Bindings
-) -> psycopg.Cursor[Any]:
-    # Bytes, because the driver's types want str to be a literal. Without bindings the server is
-    # sent plain text, and several statements can go at once.
-    return connection.execute(sql.encode(), bindings or None)
-
-
-def _roll_back(connection: psycopg.Connection[Any]) -> None:
-    try:
-        connection.rollback()
-    except psycopg.Error:
-        connection.close()  # the server takes the transaction back by itself
-
-
-def _begin(limit_ms: float, durable: bool) -> str:
-    timeout = max(1, int(limit_ms))  # 0 would mean for ever
-    begin = f"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL lock_timeout = {timeout}"
-    return begin if durable else f"{begin}; SET LOCAL synchronous_commit = off"
-
-
-def _answers(cursor: psycopg.Cursor[Any]) -> list[Any]:
-    """The first row of each of the statements of one message that have rows."""
-    rows: list[Any] = []
-    while True:
-        if cursor.description is not None:
-            rows.append(cursor.fetchone())
-        if not cursor.nextset():
-            return rows
 
 
 def _since(started: float) -> float:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import psycopg
 from psycopg import errors
 from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
 
 from ontologia.errors import (
+    ConnectionLostError,
     DatabaseError,
     DiskFullError,
     IntegrityError,
@@ -15,35 +18,51 @@ from ontologia.errors import (
     OntologiaError,
     ReadOnlyError,
     SessionClosedError,
-    StoreOpenError,
 )
 
-# lock_timeout, statement_timeout or a cancel, two that waited for each other, two that collided
+# lock_timeout or a cancel, two that waited for each other, two that collided
 _CONTENTION = (
     errors.LockNotAvailable,
     errors.QueryCanceled,
     errors.DeadlockDetected,
     errors.SerializationFailure,
 )
+_DENIED = re.compile(r"permission denied for (schema|table|sequence|database) (\S+)")
+_GRANTS = {
+    "schema": "GRANT USAGE ON SCHEMA {name} TO its role; the tables need a GRANT of their own.",
+    "table": "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO its role.",
+    "sequence": "GRANT USAGE ON ALL SEQUENCES IN SCHEMA {schema} TO its role.",
+    "database": "GRANT CREATE ON DATABASE {name} TO its role, or have the owner open it once: "
+    "whoever finds the tables needs no right to make them.",
+}
 
 
-def translated(error: psycopg.Error, shown: str, *, waited_ms: float = 0) -> OntologiaError:
+def translated(
+    error: psycopg.Error, shown: str, *, waited_ms: float = 0, schema: str = "ontologia"
+) -> OntologiaError:
     """The error to raise `from` this one; `shown` is the database without its password."""
     said = _first_line(error)
     match error:
         case psycopg.IntegrityError():
             return IntegrityError(f"{shown}: {said}; nothing was written")
+        case errors.QueryCanceled() if "statement timeout" in said:
+            return DatabaseError(
+                f"{shown}: a statement took longer than statement_timeout_ms allows ({said}); "
+                f"nothing was written",
+                hint="Raise OntologiaConfig(statement_timeout_ms=...), or ask for less; 0 is no limit.",
+            )
         case _ if isinstance(error, _CONTENTION):
             return LockContentionError(f"other transactions on {shown} ({said})", waited_ms)
         case PoolClosed():
             return SessionClosedError(f"the store {shown} was closed")
         case PoolTimeout() | TooManyRequests():
-            return unreachable(shown, said)
+            return lost(shown, said)
         case errors.ReadOnlySqlTransaction():
-            return ReadOnlyError(
-                f"{shown} is read-only: {said}; nothing was written",
-                hint="Connect to the primary; a standby answers reads only.",
-            )
+            return _read_only(shown, said)
+        case errors.FeatureNotSupported() if "during recovery" in said:
+            return _read_only(shown, said)
+        case errors.InsufficientPrivilege():
+            return _denied(shown, said, schema)
         case errors.ProgramLimitExceeded():
             return InvalidValueError(
                 f"{shown}: a key, or an indexed value, is longer than an index can hold ({said}); "
@@ -57,20 +76,38 @@ def translated(error: psycopg.Error, shown: str, *, waited_ms: float = 0) -> Ont
                 hint="Free some space and commit again.",
             )
         case psycopg.OperationalError() if _connection_lost(error):
-            return DatabaseError(
-                f"the connection to {shown} was lost: {said}; the transaction was taken back, "
-                f"unless it was just being committed"
-            )
+            return lost(shown, said)
         case _:
             return DatabaseError(f"{shown}: {said}; the transaction was taken back")
 
 
-def unreachable(shown: str, said: object) -> StoreOpenError:
-    """No connection can be had."""
-    return StoreOpenError(
-        f"no connection to {shown}: {said}",
-        hint="Check host, port, user, password and database, and that the server runs.",
+def lost(shown: str, said: object, *, hint: str | None = None) -> ConnectionLostError:
+    """The server was there, and is not any more."""
+    return ConnectionLostError(
+        f"the connection to {shown} was lost: {said}; what was not committed was taken back",
+        hint=hint or "Do it again: connections are made anew as soon as the server is there.",
     )
+
+
+def _read_only(shown: str, said: str) -> ReadOnlyError:
+    return ReadOnlyError(
+        f"{shown} is read-only: {said}; nothing was written",
+        hint="Connect to the primary; a standby answers reads only. With several hosts in the URI, "
+        "target_session_attrs=read-write finds it.",
+    )
+
+
+def _denied(shown: str, said: str, schema: str) -> DatabaseError:
+    found = _DENIED.search(said)
+    hint = (
+        "Only the owner of the tables makes indexes: open a session with these types as the owner."
+    )
+    if found is not None:
+        hint = _GRANTS[found[1]].format(name=found[2], schema=schema)
+    # A role that may only read can still have a session: to read.
+    rows = found is not None and found[1] in ("table", "sequence")
+    kind = ReadOnlyError if rows else DatabaseError
+    return kind(f"{shown}: {said}; nothing was written", hint=hint)
 
 
 def _connection_lost(error: psycopg.Error) -> bool:

@@ -7,14 +7,20 @@ needs no right to.
 
 from __future__ import annotations
 
-from ontologia.errors import StoreOpenError
+from collections.abc import Callable
+from typing import Any
+
+from psycopg import errors
+
+from ontologia.errors import DatabaseError, StoreOpenError
 from ontologia.store.named import statements
 from ontologia.store.postgres.database import Database, Tx, lock_key
 from ontologia.store.postgres.place import qualified
+from ontologia.store.unfinished import unfinished
 
 LAYOUT = 2
 """1 had events alone. Every step can run again without harm, so one list is all upgrades."""
-_PARTS = (
+PARTS = (
     "schema",
     "commits",
     "entity_history",
@@ -33,32 +39,62 @@ _PATIENCE = 60_000  # milliseconds: whoever makes the tables is soon done
 
 def prepare(database: Database) -> None:
     """Bring the schema to the current layout; one that is newer is refused."""
-    sql = qualified(statements("ontologia.store.postgres", "layout.sql"), database.schema)
+    sql = layout_statements(database.schema)
     with database.read() as tx:
-        if _is_current(tx, sql, database.schema):
-            return
-    with database.write(timeout_ms=_PATIENCE) as tx:
+        found = _checked(tx, sql, database.schema)
+    if found == LAYOUT:
+        return
+    if database.standby:
+        raise StoreOpenError(
+            f"schema {database.schema} has no tables of this version yet, and the server is a "
+            f"standby, on which none can be made; nothing was changed",
+            hint="Open a session on the primary once; the standby has them a moment later.",
+        )
+    try:
+        _make(database, sql)
+    except DatabaseError as error:
+        if found is None or not isinstance(error.__cause__, errors.InsufficientPrivilege):
+            raise
+        raise StoreOpenError(
+            f"schema {database.schema} has layout {found}, this version of Ontologia needs "
+            f"{LAYOUT}, and this role may not change tables; nothing was changed",
+            hint="Let their owner apply what `ontologia schema sql` prints, or open a session.",
+        ) from error
+
+
+def _make(database: Database, sql: dict[str, str]) -> None:
+    with database.write(timeout_ms=_PATIENCE, unlimited=True) as tx:
         tx.one(sql["lock"], (lock_key("layout", database.schema),))
-        if _is_current(tx, sql, database.schema):  # another process may have been faster
-            return
-        for name in _PARTS:
+        if _checked(tx, sql, database.schema) == LAYOUT:
+            return  # another process was faster
+        for name in PARTS:
             tx.run(sql[name])
         tx.run(sql["set_layout"], (LAYOUT,))
 
 
-def _is_current(tx: Tx, sql: dict[str, str], schema: str) -> bool:
-    found = _layout(tx, sql)
+def layout_statements(schema: str) -> dict[str, str]:
+    """The statements of `layout.sql` for this schema, by name."""
+    return qualified(statements("ontologia.store.postgres", "layout.sql"), schema)
+
+
+def _checked(tx: Tx, sql: dict[str, str], schema: str) -> int | None:
+    """Which layout the schema has; StoreOpenError if it cannot be worked with."""
+    found, copied = found_layout(tx.one, sql)
+    if copied:
+        raise unfinished(f"schema {schema}", tx.one(sql["get_copy"])[0])
     if found is not None and found > LAYOUT:
         raise StoreOpenError(
             f"schema {schema} has layout {found}, and this version of Ontologia knows "
             f"layouts up to {LAYOUT}; nothing was changed",
             hint="Open it with the version that wrote it, or a newer one.",
         )
-    return found == LAYOUT
+    return found
 
 
-def _layout(tx: Tx, sql: dict[str, str]) -> int | None:
-    if not tx.one(sql["has_layout"])[0]:
-        return None
-    version: int | None = tx.one(sql["get_layout"])[0]
-    return version
+def found_layout(one: Callable[[str], Any], sql: dict[str, str]) -> tuple[int | None, bool]:
+    """Which layout the schema has, and whether a copy into it was not finished.
+
+    `one` gives the first row of a statement.
+    """
+    has_layout, has_copy = one(sql["has_layout"])
+    return one(sql["get_layout"])[0] if has_layout else None, has_copy

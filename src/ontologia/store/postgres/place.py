@@ -13,8 +13,18 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from ontologia.errors import StoreOpenError
 
 DEFAULT_SCHEMA = "ontologia"
-_DEFAULTS = {"connect_timeout": "10", "fallback_application_name": "ontologia"}
+_DEFAULTS = {
+    "connect_timeout": "10",
+    "fallback_application_name": "ontologia",
+    # A server that vanished without a word, with its machine or its network, is noticed within
+    # half a minute, whether one waits for its answer or sends it something.
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "25000",
+}
 _SCHEMA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")  # PostgreSQL cuts off what is longer
+_QUOTED = re.compile(r'"([^"]*)"')
 _QUALIFIER = re.compile(r'\bontologia(?=\.)|"ontologia"')
 
 
@@ -30,7 +40,10 @@ class Place(NamedTuple):
 
 def place_of(uri: str) -> Place:
     """The parts of a URI; `?schema=name` chooses another schema than `ontologia`."""
-    parts = urlsplit(uri)
+    try:
+        parts = urlsplit(uri)
+    except ValueError as error:  # a [ that is never closed, and its like
+        raise _unreadable(uri, error) from None
     options = parse_qsl(parts.query, keep_blank_values=True)
     schemas = [value for name, value in options if name == "schema"]
     schema = schemas[-1] if schemas else DEFAULT_SCHEMA
@@ -46,12 +59,29 @@ def place_of(uri: str) -> Place:
         ours = {name: value for name, value in _DEFAULTS.items() if name not in found}
         conninfo = make_conninfo(given, **ours, client_encoding="utf8")
     except psycopg.ProgrammingError as error:
-        raise StoreOpenError(
-            f"this PostgreSQL URI cannot be read: {error}",
-            hint="postgresql://user:password@host:5432/database; quote special characters as %XX.",
-        ) from error
+        raise _unreadable(uri, error) from None
+    ports = str(found.get("port") or 5432).split(",")
+    if not all(port.isdigit() for port in ports) or "@" in parts.path:
+        # A / in a password makes host and port of what is before it, and a database of the rest.
+        raise _unreadable(uri, ValueError("a port is no number, or an @ comes after the host"))
     server = f"{found.get('host') or 'localhost'}:{found.get('port') or 5432}"
     return Place(conninfo, schema, f"postgresql://{server}/{found.get('dbname') or ''}")
+
+
+def _unreadable(uri: str, error: Exception) -> StoreOpenError:
+    """What is wrong with a URI; nothing of what may be a password is repeated, nor its cause."""
+    before, _, _ = uri.partition("?")
+    said = _QUOTED.sub(lambda found: '"..."' if found[1] in before else found[0], str(error))
+    return StoreOpenError(
+        f"this PostgreSQL URI cannot be read: {said.strip()}",
+        hint="postgresql://user:password@host:5432/database; quote special characters as %XX.",
+    )
+
+
+def with_setting(conninfo: str, setting: str) -> str:
+    """Have connections begin with a setting of the server's; one that the user gave wins."""
+    given = conninfo_to_dict(conninfo).get("options") or ""
+    return make_conninfo(conninfo, options=f"-c {setting} {given}".strip())
 
 
 def qualified(statements: Mapping[str, str], schema: str) -> dict[str, str]:

@@ -121,7 +121,10 @@ class Select(Statement[Compiler]):
     def _group_value(self, path: Path) -> str:
         if path.kind == "json":
             # As JSON, so that true comes back as true; 1 and 1.0 are one group, and 1 stands for it.
-            return f"MIN(NULLIF({self.compiler.source(path)}::text, 'null') COLLATE \"C\")"
+            # The type is asked, because a path into text takes the name "0" for a position, too.
+            there = f"{self.compiler.json_type(path)} <> 'null'"
+            found = f"CASE WHEN {there} THEN {self.compiler.source(path)}::text END"
+            return f'MIN(({found}) COLLATE "C")'
         if path.kind == "decimal":
             return f'MIN(({self.compiler.doc(path).fields} ->> {literal(path.field)}) COLLATE "C")'
         return self.compiler.value(path)

@@ -15,14 +15,18 @@ from ontologia.store.lease import STEP, WriteLease
 from ontologia.store.named import statements
 from ontologia.store.postgres import answers
 from ontologia.store.postgres.claiming import PostgresDialect
+from ontologia.store.postgres.clock import ServerClock
 from ontologia.store.postgres.database import Database
 from ontologia.store.postgres.indexes import create_index
 from ontologia.store.postgres.layout import prepare
 from ontologia.store.postgres.place import place_of, qualified
 from ontologia.store.postgres.transaction import PostgresReader, PostgresTransaction
 from ontologia.store.postgres.watch import Watch, channel_of
+from ontologia.store.postgres.wire import prepared
 from ontologia.store.records import Records
 from ontologia.store.rows import (
+    Batch,
+    Claim,
     EntityRow,
     PathRow,
     RelationRow,
@@ -33,15 +37,9 @@ if TYPE_CHECKING:
 
 _PACKAGE = "ontologia.store.postgres"
 _STATE = statements(_PACKAGE, "state.sql", "types.sql", "locks.sql")
-_EVENTS = statements(
-    _PACKAGE,
-    "events.sql",
-    "claims.sql",
-    "listings.sql",
-    "retention.sql",
-    "sessions.sql",
-    "check.sql",
-)
+_EVENTS = statements(_PACKAGE, "events.sql", "claims.sql", "sessions.sql")
+# Asked now and then, of all there is: these are planned anew each time.
+_OPERATION = statements(_PACKAGE, "listings.sql", "retention.sql", "check.sql")
 
 
 class PostgresStore(Records):
@@ -52,13 +50,28 @@ class PostgresStore(Records):
         self.uri = place.shown
         self._config = config
         self._clock = clock
-        self._channel = channel_of(place)
-        self._database = Database(place, timeout_ms=config.lock_timeout_ms)
-        super().__init__(self._database, qualified(_STATE, place.schema))
+        servers = clock if isinstance(clock, ServerClock) else None
+        if servers is not None:
+            servers.report_beyond(config.event_claim_lease_ms)
+        self._database = Database(
+            place,
+            timeout_ms=config.lock_timeout_ms,
+            statement_ms=config.statement_timeout_ms,
+            clock=servers,
+        )
+        self._channel = channel_of(place, pooled=self._database.pooled)
+        state = prepared(qualified(_STATE, place.schema))
+        for name in ("commit_entity", "commit_relation", "insert_commit"):
+            state[name].proof = state["has_commit"]
+        super().__init__(self._database, state)
+        self._gate = state["gate"]
         # The lease begins under the lock of commits, so that no commit is in the middle then.
         alone, write = self._database.write_state, self._database.write
         self._lease = WriteLease(alone, write, self._sql, clock, config.lock_lease_ms)
-        events = qualified(_EVENTS, place.schema)
+        hot = prepared(qualified(_EVENTS, place.schema))
+        hot["insert_incoming"].proof = hot["has_event"]
+        hot["insert_deferred"].proof = hot["has_deferred"]
+        events = {**hot, **qualified(_OPERATION, place.schema)}
         self.events = SqlEventStore(
             self._database,
             events,
@@ -89,15 +102,20 @@ class PostgresStore(Records):
 
     @contextmanager
     def write(
-        self, *, owner_id: str | None = None, timeout_ms: int | None = None, durable: bool = True
+        self,
+        *,
+        owner_id: str | None = None,
+        timeout_ms: int | None = None,
+        durable: bool = True,
+        claim: Claim | None = None,
+        batch: Batch | None = None,
     ) -> Generator[PostgresTransaction]:
         limit = self._config.lock_timeout_ms if timeout_ms is None else timeout_ms
         started = self._clock.monotonic()
         while True:
-            with self._database.write_state(
-                self._sql["gate"], timeout_ms=limit, durable=durable
-            ) as tx:
+            with self._database.write_state(self._gate, timeout_ms=limit, durable=durable) as tx:
                 transaction = PostgresTransaction(tx, self._sql, self._clock, self.events)
+                transaction.look_ahead(claim, batch)
                 holder = transaction.enter(owner_id or "")
                 if holder is None:
                     yield transaction

@@ -1,22 +1,22 @@
 """What can be read and written within one transaction: state, types, and the lease.
 
-The SQLite twin has the same statements under the same names. Here a statement is a way to the
-server and back, so there are as few as can be: one for what a commit compares itself with, however
-many objects it is, and one message for all that it writes.
+The SQLite twin has the same statements under the same names. Here an answer is a way to the server
+and back, so there are as few as can be: a commit goes there twice, once for the lock, the fence and
+what it compares itself with, however many objects it is, and once with all that it writes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ontologia import codec
 from ontologia.clock import Clock, to_text
 from ontologia.schema.typespec import schema_hash
-from ontologia.store.database import Bindings
 from ontologia.store.events.store import SqlEventStore
 from ontologia.store.lease import LockStatements
 from ontologia.store.postgres.database import Tx
+from ontologia.store.postgres.wire import Answer
 from ontologia.store.rows import (
     TOMBSTONE,
     Announcement,
@@ -42,6 +42,7 @@ class PostgresReader:
     def __init__(self, tx: Tx, sql: Mapping[str, str]) -> None:
         self._tx = tx
         self._sql = sql
+        self._asked: dict[TypeKey, tuple[Sequence[ObjectKey], Answer]] = {}
 
     def head(self) -> int:
         return self._tx.one(self._sql["head"])[0] or 0
@@ -64,12 +65,16 @@ class PostgresReader:
     def _current(
         self, kind: str, type_name: str, keys: Sequence[ObjectKey]
     ) -> dict[ObjectKey, tuple[str, int | None]]:
+        asked, answer = self._asked.get((kind, type_name), (None, None))
+        if answer is None or asked != keys:
+            answer = self._ask_current(kind, type_name, keys)
+        return {row[:-2]: row[-2:] for row in answer()}
+
+    def _ask_current(self, kind: str, type_name: str, keys: Sequence[ObjectKey]) -> Answer:
         if len(keys) == 1:
-            rows = self._tx.all(self._sql[f"current_{kind}"], (type_name, *keys[0]))
-        else:
-            asked = {"type": type_name} | _columns(kind, keys)
-            rows = self._tx.all(self._sql[f"current_{_PLURAL[kind]}"], asked)
-        return {row[:-2]: row[-2:] for row in rows}
+            return self._tx.ask(self._sql[f"current_{kind}"], (type_name, *keys[0]))
+        asked = {"type": type_name} | _columns(kind, keys)
+        return self._tx.ask(self._sql[f"current_{_PLURAL[kind]}"], asked)
 
     def current_types(self, keys: Iterable[TypeKey]) -> dict[TypeKey, StoredType]:
         listed = codec.encode_checked([list(key) for key in keys])
@@ -84,19 +89,32 @@ class PostgresTransaction(PostgresReader, LockStatements):
         PostgresReader.__init__(self, tx, sql)
         LockStatements.__init__(self, tx, sql, clock)
         self._events = events
-        head, generation, self._owner_id, self._expires_at = tx.gate
-        self._head: int = head or 0
-        self.generation: int = generation or 0
+        self._fence: tuple[Claim, Callable[[], list[Any]]] | None = None
+
+    def look_ahead(self, claim: Claim | None, batch: Batch | None) -> None:
+        """Ask on the way what a commit will want to know: so it waits for one answer, not three."""
+        if claim is not None:
+            self._fence = claim, self._events.claims.ask(self._tx, claim)
+        for (kind, type_name), wanted in (batch or {}).items():
+            if len(wanted) <= _CHUNK:
+                keys = sorted(wanted)
+                answer = self._ask_current(kind, type_name, keys)
+                self._asked[kind, type_name] = keys, answer
 
     def head(self) -> int:
         return self._head
 
     def enter(self, owner_id: str) -> str | None:
         """Whoever else holds the lease on long writes."""
-        if self._owner_id in (None, owner_id) or self._expires_at <= self.now:
+        assert self._tx.gate is not None  # noqa: S101 - it has the lock of commits
+        [(head, generation, holder, expires_at)] = self._tx.gate()
+        self.now = to_text(self._clock.now())  # it may have waited for the lock
+        self._head: int = head or 0
+        self.generation: int = generation or 0
+        if holder in (None, owner_id) or expires_at <= self.now:
             return None
-        holder: str = self._owner_id
-        return holder
+        found: str = holder
+        return found
 
     def register_type(
         self, kind: str, name: str, schema_json: str, *, runtime_id: str, reason: str
@@ -113,9 +131,8 @@ class PostgresTransaction(PostgresReader, LockStatements):
             "runtime_id": runtime_id,
             "reason": reason,
         }
-        self._tx.together(
-            [(self._sql["set_current"], named), (self._sql["insert_version"], version)]
-        )
+        self._tx.later(self._sql["set_current"], named)
+        self._tx.later(self._sql["insert_version"], version)
         return stored
 
     def write_commit(
@@ -143,13 +160,13 @@ class PostgresTransaction(PostgresReader, LockStatements):
         row = commit | dict(zip(_PARTS[change.kind], change.key, strict=True))
         row["type"], row["fields"] = change.type_name, change.after
         row["version"] = versions[change.kind, change.type_name]
-        self._tx.run(self._sql[f"commit_{change.kind}"], row)
+        self._tx.later(self._sql[f"commit_{change.kind}"], row)
 
     def _commit_many(
         self, commit: dict[str, Any], changes: Sequence[RawChange], versions: dict[TypeKey, int]
     ) -> None:
         number = {"commit_id": commit["commit_id"]}
-        steps: list[tuple[str, Bindings]] = [(self._sql["insert_commit"], commit)]
+        self._tx.later(self._sql["insert_commit"], commit)
         for kind, plural in _PLURAL.items():
             chosen = [change for change in changes if change.kind == kind]
             for part in _chunks(chosen):
@@ -159,10 +176,9 @@ class PostgresTransaction(PostgresReader, LockStatements):
                     "versions": [versions[kind, c.type_name] for c in part],
                 }
                 written = number | rows | _columns(kind, [c.key for c in part])
-                steps.append((self._sql[f"write_{plural}"], written))
+                self._tx.later(self._sql[f"write_{plural}"], written)
             if any(change.after is None for change in chosen):
-                steps.append((self._sql[f"delete_latest_{plural}"], number))
-        self._tx.together(steps)
+                self._tx.later(self._sql[f"delete_latest_{plural}"], number)
 
     # -- events -----------------------------------------------------------------------------
 
@@ -170,7 +186,10 @@ class PostgresTransaction(PostgresReader, LockStatements):
         return self._events.log.announce(self._tx, announcements)
 
     def holds(self, claim: Claim) -> bool:
-        return self._events.claims.check(self._tx, claim, self.now)
+        if self._fence is None or self._fence[0] is not claim:
+            self._fence = claim, self._events.claims.ask(self._tx, claim)
+        held = self._fence[1]()
+        return bool(held) and held[0][0] > self.now
 
 
 def _columns(kind: str, keys: Sequence[ObjectKey]) -> dict[str, Any]:

@@ -6,7 +6,8 @@ thread listens. Whatever is missed is found by the loop's own polling: this only
 
 A listener that lost its connection connects again, and looks more often until it has. Behind a
 pooler that gives every transaction another connection, notifications never arrive: that is seen
-by the listener's own first one, said once, and then looking often is all there is.
+by the listener's own first one, said once, and then looking often is all there is. Without a
+pooler one that did not arrive is a loss like any other, and tried again.
 """
 
 from __future__ import annotations
@@ -34,18 +35,19 @@ _channels: dict[tuple[str, str], Channel] = {}
 _channels_lock = threading.Lock()
 
 
-def channel_of(place: Place) -> Channel:
+def channel_of(place: Place, *, pooled: bool) -> Channel:
     """The channel of a schema; all stores of this process share it."""
     with _channels_lock:
         key = (place.conninfo, place.schema)
-        return _channels.setdefault(key, Channel(place))
+        return _channels.setdefault(key, Channel(place, pooled=pooled))
 
 
 class Channel:
     """One schema's notifications, for one process. Threads start when they are needed."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, *, pooled: bool) -> None:
         self._place = place
+        self._pooled = pooled
         self._name = f"ontologia_{place.schema}"[:63]
         self._mark = uuid.uuid4().hex
         self._watches: weakref.WeakSet[Watch] = weakref.WeakSet()
@@ -123,15 +125,21 @@ class Channel:
         while self._still_wanted():
             try:
                 with self._connected() as connection:
-                    if not self._probe(connection):
+                    arrives = self._probe(connection)
+                    if arrives:
+                        if pause != _FIRST_PAUSE:
+                            log.info("notifications of %s arrive again", self._place.shown)
+                        self.hears, pause = True, _FIRST_PAUSE
+                        self._wake_here()  # something may have come while nobody listened
+                        self._hear(connection)
+                if not arrives:
+                    if self._pooled:
                         self._go_deaf()
                         return
-                    self.hears, pause = True, _FIRST_PAUSE
-                    self._wake_here()  # something may have come while nobody listened
-                    self._hear(connection)
+                    raise psycopg.OperationalError("the listener's own did not arrive")
             except psycopg.Error as error:
                 if self.hears or pause == _FIRST_PAUSE:
-                    log.warning("notifications of %s are lost, and asked for again: %s",
+                    log.warning("notifications of %s do not arrive, and are asked for again: %s",
                                 self._place.shown, str(error).strip())  # fmt: skip
                 self.hears = False
                 self._wake_here()
@@ -146,10 +154,15 @@ class Channel:
                     self._wake_here()
 
     def _probe(self, connection: psycopg.Connection[object]) -> bool:
-        """Listen, and see whether a notification of one's own comes back."""
+        """Listen, and see whether a notification arrives.
+
+        It comes from another connection, while this one does nothing: a pooler may well give two
+        statements in a row the same connection to the server.
+        """
         connection.execute(f'LISTEN "{self._name}"'.encode())
         word = uuid.uuid4().hex
-        self._send(connection, word)
+        with self._connected() as other:
+            self._send(other, word)
         deadline = time.monotonic() + _PROBE
         while (left := deadline - time.monotonic()) > 0:
             if any(
@@ -160,8 +173,8 @@ class Channel:
 
     def _go_deaf(self) -> None:
         log.warning(
-            "notifications of %s do not arrive, as behind a pooler in transaction mode: new events "
-            "are found by looking every %d ms to %d s",
+            "%s is behind a pooler that gives every transaction another connection, and "
+            "notifications do not arrive there: new events are found by looking every %d ms to %d s",
             *(self._place.shown, _POLL_FIRST * 1000, _POLL_LAST),
         )
         while self._still_wanted():

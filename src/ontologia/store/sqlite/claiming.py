@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from ontologia.store.database import Tx
-from ontologia.store.events.claims import Lease
+from ontologia.store.events.claims import Lease, Taken
 from ontologia.store.named import statements
 from ontologia.store.rows import Consumer, EventRow
 
@@ -13,18 +16,16 @@ _SQL = statements("ontologia.store.sqlite", "claims.sql")
 class SQLiteDialect:
     """Nobody else writes during a write transaction, so one statement may rely on the last."""
 
-    starts = True
-
-    def hand_out(self, tx: Tx, most: int) -> int:
+    def hand_out(self, tx: Tx, most: int) -> Callable[[], int]:
         top, count = tx.one(_SQL["incoming_top"], {"most": most})
         if count:
             tx.run(_SQL["hand_out"], {"top": top})
             tx.run(_SQL["delete_incoming"], {"top": top})
-        return int(count)
+        return lambda: int(count)
 
     def take(
         self, tx: Tx, consumer: Consumer, types: str | None, most: int, lease: Lease
-    ) -> list[tuple[EventRow, int, str | None]]:
+    ) -> Callable[[], list[Taken]]:
         rows = tx.all(
             _SQL["select_ready"],
             {
@@ -35,16 +36,21 @@ class SQLiteDialect:
             },
         )
         if not rows:
-            return []
+            return list
         tx.many(_SQL["take_ready"], [(consumer.id, row[5], row[4], row[0]) for row in rows])
         name, session, now, until = consumer.name, lease.session_id, lease.now, lease.until
-        started = (lease.head, now if lease.start else None)
+        head = tx.one(_SQL["last_commit"])[0] if lease.start else None
+        started = (head, now)
         same = (name, session, now, until, consumer.id, lease.token)
-        claims = [(row[0], *same, *started) for row in rows[: lease.start]]
+        claims: list[tuple[Any, ...]] = [(row[0], *same, *started) for row in rows[: lease.start]]
         for number, row in enumerate(rows[: lease.start]):
             if row[13]:  # tried before: it, and what follows, is started alone
                 claims = claims[:number]
                 break
         claims += [(row[0], *same, None, None) for row in rows[len(claims) :]]
         tx.many(_SQL["upsert_claim"], claims)
-        return [(EventRow(*row[:13]), row[13], row[14]) for row in rows]
+        taken = [
+            Taken(EventRow(*row[:13]), row[13], row[14], claim[-2])
+            for row, claim in zip(rows, claims, strict=True)
+        ]
+        return lambda: taken

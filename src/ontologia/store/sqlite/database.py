@@ -54,6 +54,15 @@ class Tx:
         self.connection.execute(sql, bindings)
         return self.connection.changes()
 
+    def ask(self, sql: str, bindings: Bindings = _NO_BINDINGS) -> Callable[[], list[Any]]:
+        """Run it; calling what this returns gives its rows."""
+        rows = self.all(sql, bindings)
+        return lambda: rows
+
+    def later(self, sql: str, bindings: Bindings = _NO_BINDINGS) -> None:
+        """Run it; nothing is gained by waiting."""
+        self.connection.execute(sql, bindings)
+
     def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
         """Run one prepared statement for each row."""
         self.connection.executemany(sql, rows)

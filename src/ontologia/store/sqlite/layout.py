@@ -10,24 +10,49 @@ from ontologia.clock import Clock, to_text
 from ontologia.schema.typespec import schema_hash
 from ontologia.store.named import statements
 from ontologia.store.sqlite.database import Database, Tx
+from ontologia.store.unfinished import MARK, unfinished
 
 LAYOUT = 2
 SQL = statements("ontologia.store.sqlite", "layout.sql")
+PARTS = (
+    "commits",
+    "entity_history",
+    "relation_history",
+    "history_indexes",
+    "latest",
+    "types",
+    "locks",
+    "sessions",
+    "events",
+    "claims",
+    "layout",
+)
 _TYPES = statements("ontologia.store.sqlite", "types.sql")
 
 
 def prepare(database: Database, clock: Clock) -> None:
     """Bring the file to the current layout; `place` has refused one that is newer."""
     with database.read() as tx:
-        found = _layout(tx)
+        found, source = found_layout(tx), found_copy(tx)
+    if source is not None:
+        raise unfinished(database.path, source)
     if found == LAYOUT:
         return
     with database.write() as tx:
-        if _layout(tx) != LAYOUT:  # another process may have been faster
+        if found_layout(tx) != LAYOUT:  # another process may have been faster
             _build(tx, to_text(clock.now()))
 
 
-def _layout(tx: Tx) -> int | None:
+def found_copy(tx: Tx) -> str | None:
+    """What is being copied into the file, if that is not finished."""
+    if not _columns(tx, MARK):
+        return None
+    source: str = tx.one(f"SELECT source FROM {MARK}")[0]
+    return source
+
+
+def found_layout(tx: Tx) -> int | None:
+    """Which layout the file has; None if it has none of our tables."""
     if not _columns(tx, "ontologia_layout"):
         return None
     row = tx.one("SELECT MAX(version) FROM ontologia_layout")
@@ -35,19 +60,10 @@ def _layout(tx: Tx) -> int | None:
 
 
 def _build(tx: Tx, now: str) -> None:
-    for name in ("commits", "entity_history", "relation_history"):
+    for name in PARTS[:3]:
         tx.run(SQL[name])
-    _add_missing_columns(tx)
-    for name in (
-        "history_indexes",
-        "latest",
-        "types",
-        "locks",
-        "sessions",
-        "events",
-        "claims",
-        "layout",
-    ):
+    _add_missing_columns(tx)  # of the history, whose indexes need them
+    for name in PARTS[3:]:
         tx.run(SQL[name])
     _bootstrap_versions(tx, now)
     tx.run(SQL["rebuild_latest"])

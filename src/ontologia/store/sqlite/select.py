@@ -116,6 +116,9 @@ class Select(Statement[Compiler]):
         exact = aggregate.function in ("min", "max") and path and path.kind == "decimal"
         collate = " COLLATE decimal" if exact else ""
         left = self._aggregate(aggregate)
+        if path and path.kind == "json" and isinstance(condition.value, bool):
+            # What is found is a number or text, and comes after both truth values: 1 is not true.
+            return f"CASE WHEN {left} IS NOT NULL THEN {int(condition.op in ('!=', '>', '>='))} END"
         value = self.compiler.bind(condition.value)
         return f"{left} {OPERATORS[condition.op]} {value}{collate}"
 

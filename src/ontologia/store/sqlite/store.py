@@ -16,6 +16,8 @@ from ontologia.store.lease import STEP, WriteLease
 from ontologia.store.named import statements
 from ontologia.store.records import Records
 from ontologia.store.rows import (
+    Batch,
+    Claim,
     EntityRow,
     PathRow,
     RelationRow,
@@ -90,7 +92,13 @@ class SQLiteStore(Records):
 
     @contextmanager
     def write(
-        self, *, owner_id: str | None = None, timeout_ms: int | None = None, durable: bool = True
+        self,
+        *,
+        owner_id: str | None = None,
+        timeout_ms: int | None = None,
+        durable: bool = True,
+        claim: Claim | None = None,
+        batch: Batch | None = None,
     ) -> Generator[SQLiteTransaction]:
         limit = self._config.lock_timeout_ms if timeout_ms is None else timeout_ms
         started = self._clock.monotonic()

@@ -122,32 +122,47 @@ SELECT %(consumer_id)s::bigint, e.priority, e.created_at, e.id, e.type FROM onto
 -- name: take
 -- One statement instead of SQLite's three. The rows that others are taking are locked, and
 -- skipped: takers neither wait for each other nor get the same event. MATERIALIZED, or the
--- planner might run the part with the LIMIT more than once; LATERAL as in `hand_out`.
+-- planner might run the part with the LIMIT more than once; LATERAL as in `hand_out`. Of the first
+-- `start`, those before the first that was tried already are started by the same stroke.
 WITH picked AS MATERIALIZED (
-    SELECT r.consumer_id, r.priority, r.created_at, r.event_id FROM ontologia.ready r
+    SELECT r.ctid AS place, r.priority, r.created_at, r.event_id FROM ontologia.ready r
      WHERE r.consumer_id = %(consumer_id)s
        AND (%(types)s::text IS NULL
             OR r.type = ANY(ARRAY(SELECT jsonb_array_elements_text(%(types)s::jsonb))))
      ORDER BY r.priority DESC, r.created_at, r.event_id LIMIT %(most)s
        FOR UPDATE SKIP LOCKED),
 gone AS (
-    DELETE FROM ontologia.ready r USING picked p
-     WHERE r.consumer_id = p.consumer_id AND r.priority = p.priority
-       AND r.created_at = p.created_at AND r.event_id = p.event_id),
+    DELETE FROM ontologia.ready WHERE ctid = ANY(ARRAY(SELECT place FROM picked))),
+ordered AS (
+    SELECT event_id, row_number() OVER (ORDER BY priority DESC, created_at, event_id) AS number
+      FROM picked),
+started AS MATERIALIZED (
+    SELECT COALESCE(MIN(o.number) - 1, %(start)s) AS most
+      FROM ordered o
+     CROSS JOIN LATERAL (SELECT 1 FROM ontologia.event_claims k
+                          WHERE k.event_id = o.event_id AND k.handler_id = %(handler_id)s
+                            AND k.attempts > 0 LIMIT 1) AS tried
+     WHERE o.number <= %(start)s),
 claimed AS (
     INSERT INTO ontologia.event_claims(event_id, handler_id, session_id, claimed_at, lease_until,
-                                       available_at, consumer_id, lease_token, due_at)
-    SELECT event_id, %(handler_id)s, %(session_id)s, %(now)s, %(lease_until)s, %(now)s,
-           consumer_id, %(token)s, %(lease_until)s FROM picked
+                                       available_at, consumer_id, lease_token, due_at, read_commit,
+                                       started_at)
+    SELECT o.event_id, %(handler_id)s, %(session_id)s, %(now)s, %(lease_until)s, %(now)s,
+           %(consumer_id)s, %(token)s, %(lease_until)s,
+           CASE WHEN o.number <= s.most
+                THEN (SELECT COALESCE(MAX(id), 0) FROM ontologia.commits) END,
+           CASE WHEN o.number <= s.most THEN %(now)s END
+      FROM ordered o CROSS JOIN started s
         ON CONFLICT (event_id, handler_id) DO UPDATE SET
            session_id = excluded.session_id, claimed_at = excluded.claimed_at,
            lease_until = excluded.lease_until, available_at = excluded.available_at,
            consumer_id = excluded.consumer_id, lease_token = excluded.lease_token,
-           due_at = excluded.due_at, read_commit = NULL, started_at = NULL
-    RETURNING event_id, attempts, last_error)
+           due_at = excluded.due_at, read_commit = excluded.read_commit,
+           started_at = excluded.started_at
+    RETURNING event_id, attempts, last_error, read_commit)
 SELECT e.id, e.namespace, e.type, e.payload, e.created_at, e.priority, e.root_event_id,
        e.chain_depth, e.source, e.correlation_id, e.causation_id, e.tenant_id, e.dedup_key,
-       c.attempts, c.last_error
+       c.attempts, c.last_error, c.read_commit
   FROM claimed c
  CROSS JOIN LATERAL (SELECT * FROM ontologia.events WHERE id = c.event_id LIMIT 1) e
  ORDER BY e.priority DESC, e.created_at, e.id;
@@ -155,7 +170,7 @@ SELECT e.id, e.namespace, e.type, e.payload, e.created_at, e.priority, e.root_ev
 -- name: fence
 -- The one question before anything is written in the name of a claim. The row stays locked until
 -- the end of the transaction: without that another session could claim it between here and COMMIT.
-SELECT 1 FROM ontologia.event_claims
+SELECT lease_until FROM ontologia.event_claims
  WHERE event_id = %(event_id)s AND handler_id = %(handler_id)s AND lease_token = %(token)s
    AND ack_at IS NULL AND dead_lettered_at IS NULL AND lease_until > %(now)s
    FOR UPDATE;

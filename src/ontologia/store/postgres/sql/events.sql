@@ -31,6 +31,12 @@ VALUES (%(event_id)s, %(namespace)s, %(topic)s, %(source)s, %(payload)s, %(corre
         %(causation_id)s, %(tenant_id)s, %(dedup_key)s)
 RETURNING id;
 
+-- name: has_event
+SELECT 1 FROM ontologia.events WHERE id = %s;
+
+-- name: has_deferred
+SELECT 1 FROM ontologia.deferred_events WHERE event_id = %(event_id)s;
+
 -- name: due_deferred
 -- What to announce now, the earliest first. Runs under the hand-out lock, so nobody else announces
 -- them; one that somebody is cancelling at this moment is locked, and left alone.

@@ -2,10 +2,15 @@
 SELECT pg_advisory_xact_lock(%s);
 
 -- name: has_layout
-SELECT to_regclass('ontologia.ontologia_layout') IS NOT NULL;
+SELECT to_regclass('ontologia.ontologia_layout') IS NOT NULL,
+       to_regclass('ontologia.ontologia_copy') IS NOT NULL;
 
 -- name: get_layout
 SELECT MAX(version) FROM ontologia.ontologia_layout;
+
+-- name: get_copy
+-- What is being copied into the schema; the table is there only until that is finished.
+SELECT source FROM ontologia.ontologia_copy;
 
 -- name: set_layout
 INSERT INTO ontologia.ontologia_layout(version) VALUES (%s);
@@ -13,7 +18,10 @@ INSERT INTO ontologia.ontologia_layout(version) VALUES (%s);
 -- name: schema
 -- Text is compared byte by byte (COLLATE "C"): the order of times as text is the order of time,
 -- and the same on every server, whatever its language.
-CREATE SCHEMA IF NOT EXISTS "ontologia";
+-- IF NOT EXISTS would ask for the right to make schemas also where an operator has made this one.
+DO $$ BEGIN
+    IF to_regnamespace('"ontologia"') IS NULL THEN CREATE SCHEMA "ontologia"; END IF;
+END $$;
 
 -- name: commits
 -- No identity column: commits are numbered without gaps, in the order in which they become

@@ -135,6 +135,11 @@ SELECT id, created_at, metadata_json FROM ontologia.commits
 -- name: get_commit
 SELECT id, created_at, metadata_json FROM ontologia.commits WHERE id = %(id)s;
 
+-- name: has_commit
+-- Whether this very commit is there, and not another of the same number.
+SELECT 1 FROM ontologia.commits
+ WHERE id = %(commit_id)s AND created_at = %(created_at)s AND metadata_json = %(metadata_json)s;
+
 -- name: entity_changes
 -- Every entity with a version after `first`, up to `last`, as it was at both.
 -- Costs what changed, not what is stored.

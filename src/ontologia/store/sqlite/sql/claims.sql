@@ -133,7 +133,7 @@ SELECT COALESCE(MAX(id), 0) FROM commits;
 
 -- name: fence
 -- The one question before anything is written in the name of a claim.
-SELECT 1 FROM event_claims
+SELECT lease_until FROM event_claims
  WHERE event_id = :event_id AND handler_id = :handler_id AND lease_token = :token
    AND ack_at IS NULL AND dead_lettered_at IS NULL AND lease_until > :now;
 

@@ -1,0 +1,6 @@
+"""`python -m ontologia` is the command `ontologia`."""
+
+from ontologia.cli.main import main
+
+if __name__ == "__main__":
+    main()

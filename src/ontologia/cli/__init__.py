@@ -1,0 +1,1 @@
+"""The command line: `ontologia`, or `python -m ontologia`. One command, one module."""

@@ -1,0 +1,301 @@
+"""Statements on one connection, sent together, each prepared once.
+
+A statement is queued until somebody wants to see its answer, or the transaction ends; then all
+that is queued goes to the server in one message. That is libpq's pipeline, used directly: the
+driver's own looks at the socket after every statement, which costs ten times as much.
+
+Values go as text, and the server knows their types from the statement.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import select
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import psycopg
+from psycopg import abc, errors, pq
+from psycopg.adapt import Transformer
+
+from ontologia.store.database import Bindings
+
+_PLACE = re.compile(r"%(?:\((\w+)\)s|(s)|(%))")
+_LOST = ("08", "57P")  # classes of errors after which the server hangs up
+_DONE = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
+_MOST_QUEUED = 1_000
+_UNPLANNED = (b"BEGIN", b"COMMIT")  # nothing to prepare
+
+
+class Statement(str):
+    """The text of a statement that is run again and again."""
+
+    proof: Statement | None = None
+    """Has a row, with the same bindings, if and only if what this one wrote was committed."""
+
+    @functools.cached_property
+    def plan(self) -> _Plan:
+        """The same as the server wants it: $1, $2 … and what they stand for."""
+        names: list[str] = []
+
+        def numbered(match: re.Match[str]) -> str:
+            if match[3]:
+                return "%"
+            if match[1] is None:  # values in a row
+                names.append(str(len(names)))
+            elif match[1] not in names:
+                names.append(match[1])
+            return f"${names.index(match[1]) + 1 if match[1] else len(names)}"
+
+        text = _PLACE.sub(numbered, self)
+        return _Plan(text.encode(), tuple(names))
+
+
+def prepared(texts: Mapping[str, str]) -> dict[str, Statement]:
+    """Statements by their names."""
+    return {name: Statement(text) for name, text in texts.items()}
+
+
+class _Plan(NamedTuple):
+    text: bytes
+    names: tuple[str, ...]
+
+
+class Connection(psycopg.Connection[Any]):
+    """A connection that remembers what is prepared on it."""
+
+    def __init__(self, pgconn: pq.abc.PGconn, *args: Any, **options: Any) -> None:
+        super().__init__(pgconn, *args, **options)
+        self.prepared: dict[bytes, bytes] = {}
+        """The names of statements, by their text."""
+        self.named = 0
+        self.transformer: abc.Transformer = Transformer.from_context(self)
+
+
+class Answer:
+    """What a statement answers; asking for it sends whatever is queued."""
+
+    __slots__ = ("_sync", "result")
+
+    def __init__(self, sync: Callable[[], None]) -> None:
+        self._sync = sync
+        self.result: Result | None = None
+
+    def __call__(self) -> list[Any]:
+        """Every row."""
+        return self.known().rows
+
+    def known(self) -> Result:
+        """All of it."""
+        if self.result is None:
+            self._sync()
+        if self.result is None:
+            raise RuntimeError("this statement was not run: its transaction was taken back")
+        return self.result
+
+
+class Result(NamedTuple):
+    """What came back."""
+
+    rows: list[Any]
+    changed: int
+    """How many rows were written, or read."""
+    done: bytes
+    """What the server says it did."""
+
+
+class _Queued(NamedTuple):
+    plan: _Plan
+    values: list[bytes | None]
+    answer: Answer
+
+
+class Wire:
+    """What is sent on a connection, and what comes back. Used by one thread at a time.
+
+    A connection may have died before anything was asked on it; then `another` gives one instead.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        another: Callable[[Connection], Connection],
+        *,
+        prepares: bool,
+    ) -> None:
+        self.connection = connection
+        self._another = another
+        self._prepares = prepares
+        self._queue: list[_Queued] = []
+        self._answered = False
+
+    def ask(self, statement: Statement, bindings: Bindings = ()) -> Answer:
+        """Queue a statement."""
+        plan = statement.plan
+        if isinstance(bindings, dict):
+            values = [_bound(bindings[name]) for name in plan.names]
+        else:
+            values = [_bound(value) for value in bindings]
+        answer = Answer(self.sync)
+        self._queue.append(_Queued(plan, values, answer))
+        if len(self._queue) >= _MOST_QUEUED:
+            self.sync()
+        return answer
+
+    def roll_back(self) -> None:
+        """Take the transaction back, and forget what is queued."""
+        self._queue.clear()
+        try:
+            self.connection.rollback()
+        except psycopg.Error:
+            self.connection.close()  # the server takes it back by itself
+
+    def sync(self, *, once: bool = False) -> None:
+        """Send what is queued and wait for the answers; the first error is raised.
+
+        If it is the first that is sent and the connection turns out to be lost, it is sent again
+        on another, unless it must not be done twice.
+        """
+        while self._queue:
+            try:
+                self._exchange()
+            except psycopg.OperationalError:
+                if once or self._answered or not self.connection.closed:
+                    raise
+                self.connection = self._another(self.connection)
+
+    def _exchange(self) -> None:
+        connection, queued = self.connection, self._queue
+        pgconn = connection.pgconn
+        try:
+            pgconn.enter_pipeline_mode()
+            made, expected = self._send(pgconn, queued)
+            results = _received(pgconn, expected)
+            pgconn.exit_pipeline_mode()
+            failed = _first_error(results)
+            if failed is not None and (failed.sqlstate or "").startswith(_LOST):
+                raise failed
+        except BaseException:  # in the middle of an answer, nobody can make sense of the rest
+            connection.close()
+            raise
+        self._queue = []
+        if failed is not None:
+            raise failed
+        self._answered = True
+        connection.prepared |= made
+        load = connection.transformer
+        for each, result in zip(expected, results, strict=True):
+            if each is not None:
+                each.result = _loaded(load, result)
+
+    def _send(
+        self, pgconn: pq.abc.PGconn, queued: list[_Queued]
+    ) -> tuple[dict[bytes, bytes], list[Answer | None]]:
+        """Hand everything to libpq: what gets prepared, and who waits for which result."""
+        made: dict[bytes, bytes] = {}
+        expected: list[Answer | None] = []
+        known = self.connection.prepared
+        for (text, _), values, answer in queued:
+            if self._prepares and not text.startswith(_UNPLANNED):
+                name = known.get(text) or made.get(text)
+                if name is None:
+                    # Never the same name again: one that failed may or may not be there.
+                    self.connection.named += 1
+                    name = made[text] = b"ontologia_%d" % self.connection.named
+                    pgconn.send_prepare(name, text)
+                    expected.append(None)
+                pgconn.send_query_prepared(name, values)
+            else:
+                pgconn.send_query_params(text, values)
+            expected.append(answer)
+        pgconn.pipeline_sync()
+        return made, expected
+
+
+def _received(pgconn: pq.abc.PGconn, expected: list[Answer | None]) -> list[pq.abc.PGresult]:
+    """A result for each, after everything is sent."""
+    results: list[pq.abc.PGresult] = []
+    unsent = pgconn.flush()
+    while True:
+        while pgconn.is_busy():
+            _wait(pgconn.socket, writing=bool(unsent))
+            if unsent:
+                unsent = pgconn.flush()
+            pgconn.consume_input()
+        result = pgconn.get_result()
+        if result is None:  # stands between the results of two statements
+            if pgconn.status == pq.ConnStatus.BAD:
+                raise psycopg.OperationalError(pgconn.get_error_message())
+            continue
+        if result.status == pq.ExecStatus.PIPELINE_SYNC:
+            return results
+        if pgconn.status == pq.ConnStatus.BAD:
+            raise psycopg.OperationalError(pgconn.get_error_message())
+        results.append(result)
+
+
+def _wait(socket: int, *, writing: bool) -> None:
+    """Until the socket can be read, or written if that is wanted. Signals are heard meanwhile."""
+    if sys.platform == "win32":
+        select.select([socket], [socket] if writing else [], [])
+        return
+    poll = select.poll()
+    poll.register(socket, select.POLLIN | (select.POLLOUT if writing else 0))
+    poll.poll()
+
+
+def _first_error(results: list[pq.abc.PGresult]) -> psycopg.Error | None:
+    for result in results:
+        if result.status not in _DONE:  # those after it were not run
+            return errors.error_from_result(result, "utf-8")
+    return None
+
+
+def _loaded(load: abc.Transformer, result: pq.abc.PGresult) -> Result:
+    rows: list[Any] = []
+    if result.ntuples:
+        load.set_pgresult(result)
+        rows = load.load_rows(0, result.ntuples, tuple)
+    return Result(rows, result.command_tuples or 0, result.command_status or b"")
+
+
+def plain(connection: Connection, sql: str, bindings: Bindings) -> Answer:
+    """Run a statement that is made for one question: by the driver, and not prepared."""
+    # Bytes, because the driver's types want str to be a literal. Without bindings the server is
+    # sent plain text, and several statements can go at once.
+    cursor = connection.execute(sql.encode(), bindings or None)
+    answer = Answer(lambda: None)
+    rows = cursor.fetchall() if cursor.description is not None else []
+    done = (cursor.statusmessage or "").encode()
+    answer.result = Result(rows, max(0, cursor.rowcount), done)
+    return answer
+
+
+def _bound(value: Any) -> bytes | None:
+    """A value as text."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        text = value.encode()
+        if b"\0" in text:  # libpq would stop reading there
+            raise psycopg.DataError("PostgreSQL text cannot contain U+0000")
+        return text
+    if isinstance(value, bool):
+        return b"t" if value else b"f"
+    if isinstance(value, int | float):
+        return repr(value).encode()
+    if isinstance(value, list):
+        return _bound("{" + ",".join(map(_element, value)) + "}")
+    raise TypeError(f"no value for a statement: {value!r}")
+
+
+def _element(value: str | int | None) -> str:
+    """A value within an array."""
+    if value is None:
+        return "NULL"
+    if isinstance(value, int):
+        return str(value)
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
