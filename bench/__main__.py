@@ -17,11 +17,13 @@ import pydantic
 import ontologia
 from bench import events, imports, state
 from bench.measure import HEADINGS, Figure
+from bench.postgres import part as postgres
 
 _PARTS: dict[str, Callable[[], Iterator[Figure]]] = {
     "state": state.figures,
     "events": events.figures,
     "imports": imports.figures,
+    "postgres": postgres.figures,
 }
 
 

@@ -18,8 +18,8 @@ from bench.orders import NAMESPACE, TYPE
 
 BATCH = 100
 _SORTED = orjson.OPT_SORT_KEYS
-_SESSION = "01990000-0000-7000-8000-000000000000"
-_FAR = "9999-01-01T00:00:00.000000+00:00"
+SESSION = "01990000-0000-7000-8000-000000000000"
+FAR = "9999-01-01T00:00:00.000000+00:00"
 _numbers = count(1)
 
 _EVENT = (
@@ -57,8 +57,8 @@ def begin(connection: apsw.Connection, *, durable: bool) -> None:
 
 def announce(connection: apsw.Connection, fields: dict[str, Any]) -> None:
     """Store one event, hard."""
-    now, event_id = _now(), f"01990000-0000-7000-8000-{next(_numbers):012x}"
-    payload = orjson.dumps(fields, None, _SORTED).decode()
+    now, event_id = now_text(), new_id()
+    payload = payload_of(fields)
     connection.execute("BEGIN IMMEDIATE")
     connection.execute(_EVENT, (event_id, NAMESPACE, TYPE, payload, now))
     connection.execute("INSERT INTO incoming(event_id) VALUES (?)", (event_id,))
@@ -79,12 +79,12 @@ def hand_out(connection: apsw.Connection, consumer: int) -> None:
 
 def take(queue: Queue, *, durable: bool) -> list[tuple[str, Any]]:
     """Claim a batch: ids and decoded events."""
-    connection, now = queue.connection, _now()
+    connection, now = queue.connection, now_text()
     begin(connection, durable=durable)
     rows: list[Any] = connection.execute(_READY, (queue.consumer, BATCH)).fetchall()
     connection.executemany(_TAKE, [row[:4] for row in rows])
     connection.executemany(
-        _CLAIM, [(row[3], queue.handler, _SESSION, now, _FAR, queue.consumer) for row in rows]
+        _CLAIM, [(row[3], queue.handler, SESSION, now, FAR, queue.consumer) for row in rows]
     )
     connection.execute("COMMIT")
     loads = orjson.loads
@@ -96,7 +96,7 @@ def drain(queue: Queue) -> int:
     done = 0
     while taken := take(queue, durable=queue.durable):
         begin(queue.connection, durable=queue.durable)
-        now = _now()
+        now = now_text()
         queue.connection.executemany(_ACK, [(now, each[0], queue.handler) for each in taken])
         queue.connection.execute("COMMIT")
         done += len(taken)
@@ -114,21 +114,12 @@ def book(queue: Queue) -> int:
 
 
 def _book_one(queue: Queue, event_id: str, fields: dict[str, Any]) -> None:
-    connection, dumps, now = queue.connection, orjson.dumps, _now()
-    key = fields["order_id"]
-    order = {"id": key, "customer": fields["customer"], "total": fields["total"]}
-    metadata = {
-        "attempt": 1,
-        "event_id": event_id,
-        "handler_id": queue.handler,
-        "namespace": NAMESPACE,
-        "session_id": _SESSION,
-    }
-    text = dumps(order, None, _SORTED).decode()
+    connection, now = queue.connection, now_text()
+    key, text, metadata = version_of(fields, event_id, queue.handler)
     begin(connection, durable=True)
     connection.execute(
         "INSERT INTO commits(created_at, metadata_json) VALUES (?, ?)",
-        (now, dumps(metadata).decode()),
+        (now, metadata),
     )
     commit_id = connection.last_insert_rowid()
     connection.execute(
@@ -162,5 +153,27 @@ def states(connection: apsw.Connection) -> dict[str, int]:
     return {name: connection.execute(question).get for name, question in questions}
 
 
-def _now() -> str:
+def version_of(fields: dict[str, Any], event_id: str, handler: str) -> tuple[str, str, str]:
+    """What an event makes of its order: the key, the fields, and the metadata of the commit."""
+    key = fields["order_id"]
+    order = {"id": key, "customer": fields["customer"], "total": fields["total"]}
+    metadata = {
+        "attempt": 1,
+        "event_id": event_id,
+        "handler_id": handler,
+        "namespace": NAMESPACE,
+        "session_id": SESSION,
+    }
+    return key, orjson.dumps(order, None, _SORTED).decode(), orjson.dumps(metadata).decode()
+
+
+def payload_of(fields: dict[str, Any]) -> str:
+    return orjson.dumps(fields, None, _SORTED).decode()
+
+
+def new_id() -> str:
+    return f"01990000-0000-7000-8000-{next(_numbers):012x}"
+
+
+def now_text() -> str:
     return datetime.now(UTC).isoformat(timespec="microseconds")

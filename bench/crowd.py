@@ -10,7 +10,7 @@ from pathlib import Path
 from bench import bare, bare_queue
 from bench.measure import Amount, Figure, Ratio, progress, same
 from bench.orders import NOTHING, build, copied
-from bench.processes import Worker
+from bench.processes import Worker, start
 
 _EVENTS = 20_000
 _PROCESSES = 8
@@ -44,11 +44,7 @@ def _round(source: Path, processes: int) -> tuple[float, float]:
     with ExitStack() as stack:
         workers = [stack.enter_context(Worker("drain", path)) for _ in range(processes)]
         connection = stack.enter_context(bare.connected(path))
-        for worker in workers:
-            same("first word", "open", worker.read())
-        started = time.perf_counter()
-        for worker in workers:
-            worker.go()
+        started = start(workers)
         while connection.execute(_LEFT).get and workers[0].alive:
             time.sleep(_LOOK)
         elapsed = time.perf_counter() - started

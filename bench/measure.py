@@ -36,7 +36,7 @@ class Ratio:
 
     @property
     def ratio(self) -> float:
-        return self._typical(self.ours) / self._typical(self.bare)
+        return self._quotient(self._typical(self.bare), self._typical(self.ours))
 
     @property
     def missed(self) -> bool:
@@ -51,9 +51,12 @@ class Ratio:
         return "" if self.goal is None else f"{self.goal:<5g}{more}"
 
     def __str__(self) -> str:
-        best = min(self.ours) / min(self.bare)
+        best = self._quotient(min(self.bare), min(self.ours))
         ratio = f"{self.ratio:.2f} ({best:.2f})"
         return _line(self, self._times(self.bare), self._times(self.ours), ratio)
+
+    def _quotient(self, bare: float, ours: float) -> float:
+        return ours / bare
 
     def _typical(self, rounds: list[float]) -> float:
         return quantile(rounds, self.share)
@@ -62,6 +65,29 @@ class Ratio:
         typical, best = self._typical(rounds) / self.per, min(rounds) / self.per
         size, unit = next((u for u in _UNITS if typical >= u[0]), _UNITS[-1])
         return f"{typical / size:.3g} ({best / size:.3g}) {unit}"
+
+
+@dataclass
+class Speed(Ratio):
+    """The same, told as operations a second: ours must do at least `goal` times those of bare.
+
+    What stands in the place of bare may be any other; then the title says what.
+    """
+
+    @property
+    def missed(self) -> bool:
+        return self.goal is not None and self.ratio < self.goal
+
+    @property
+    def allowed(self) -> str:
+        return "" if self.goal is None else f"≥{self.goal:<4g}"
+
+    def _quotient(self, bare: float, ours: float) -> float:
+        return bare / ours
+
+    def _times(self, rounds: list[float]) -> str:
+        typical, best = self.per / self._typical(rounds), self.per / min(rounds)
+        return f"{typical:,.0f} ({best:,.0f}) /s"
 
 
 @dataclass
@@ -108,7 +134,18 @@ class Amount:
         return _line(self, "", f"{digits} {self.unit}", self.detail)
 
 
-Figure = Ratio | Count | Amount
+@dataclass
+class Note:
+    """A line of words among the figures."""
+
+    text: str
+    missed = False
+
+    def __str__(self) -> str:
+        return f"\n{self.text}"
+
+
+Figure = Ratio | Count | Amount | Note
 
 
 def quantile(values: list[float], share: float) -> float:
@@ -118,7 +155,7 @@ def quantile(values: list[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(len(values) * share))]
 
 
-def _line(figure: Figure, bare: str, ours: str, ratio: str) -> str:
+def _line(figure: Ratio | Count | Amount, bare: str, ours: str, ratio: str) -> str:
     verdict = "-"
     if figure.allowed:
         verdict = f"{figure.allowed}{'MISSED' if figure.missed else 'ok'}"
@@ -153,11 +190,11 @@ def seconds(work: Callable[[], object]) -> float:
     return elapsed
 
 
-def same(what: str, bare: object, ours: object) -> None:
+def same(what: str, wanted: object, found: object) -> None:
     """Stop here if the two sides do not give the same answer: their times would mean nothing."""
-    if bare != ours:
-        shown = f"{str(bare)[:300]}\n{str(ours)[:300]}"
-        raise SystemExit(f"{what}: bare and ours differ, nothing was measured\n{shown}")
+    if wanted != found:
+        shown = f"{str(wanted)[:300]}\n{str(found)[:300]}"
+        raise SystemExit(f"{what}: these two differ, so nothing was measured\n{shown}")
 
 
 @contextmanager

@@ -53,8 +53,9 @@ def unlimited() -> OntologiaConfig:
     return OntologiaConfig(event_poll_interval_ms=0, max_events_per_iteration=10**9)
 
 
-def open_orders(path: Path, config: OntologiaConfig | None = None) -> Session:
-    return Session(f"sqlite:///{path}", entity_types=[Order], config=config)
+def open_orders(where: str | Path, config: OntologiaConfig | None = None) -> Session:
+    """A session on a URI, or on a file by its path."""
+    return Session(str(where), entity_types=[Order], config=config)
 
 
 def fields(number: int) -> dict[str, Any]:

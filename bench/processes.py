@@ -6,30 +6,36 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import orjson
 
+from bench.measure import same
+
 _ROOT = Path(__file__).parent.parent
 _LONGEST = 180.0  # seconds: then something hangs
 
 
 class Worker:
-    """A process that runs `bench.worker`: it prints JSON, one value a line.
+    """A process that runs a module of the benchmark: it prints JSON, one value a line.
 
-    Compiled modules are in a cache beside the store, as they are where packages are installed.
+    `where` is the path of a file, or a URI. Compiled modules are in a cache, as they are where
+    packages are installed.
     """
 
-    def __init__(self, what: str, path: Path) -> None:
-        environment = os.environ | {"PYTHONPYCACHEPREFIX": str(path.parent / "modules")}
+    def __init__(self, what: str, where: str | Path, module: str = "bench.worker") -> None:
+        environment = os.environ | {"PYTHONPYCACHEPREFIX": _compiled().name}
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.worker", what, str(path)],
+            [sys.executable, "-m", module, what, str(where)],
             cwd=_ROOT,
             env=environment,
             stdin=subprocess.PIPE,
@@ -47,10 +53,10 @@ class Worker:
             raise SystemExit(f"a worker ended early, with code {self._process.wait()}")
         return orjson.loads(line)
 
-    def go(self) -> None:
+    def go(self, order: str = "") -> None:
         """Let it begin."""
         assert self._process.stdin is not None
-        self._process.stdin.write(b"\n")
+        self._process.stdin.write(f"{order}\n".encode())
         self._process.stdin.flush()
 
     @property
@@ -74,6 +80,22 @@ class Worker:
             self._process.kill()
         self._process.communicate()
         self._watchdog.cancel()
+
+
+def start(workers: Sequence[Worker], order: str = "") -> float:
+    """Let them begin together, once all of them are open; when that was."""
+    for worker in workers:
+        same("first word", "open", worker.read())
+    started = time.perf_counter()
+    for worker in workers:
+        worker.go(order)
+    return started
+
+
+@cache
+def _compiled() -> tempfile.TemporaryDirectory[str]:
+    """One cache for all workers; it goes with this process."""
+    return tempfile.TemporaryDirectory(prefix="ontologia-bench-modules-")
 
 
 @contextmanager

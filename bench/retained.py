@@ -14,7 +14,8 @@ from ontologia.store.rows import Claim
 
 _FINISHED = 300_000
 _SAMPLE = 500
-_LIMIT = 100
+LIMIT = 100
+"""Events in a claim."""
 _LEASE_MS = 30_000
 _ROUNDS = 60
 
@@ -28,29 +29,33 @@ def figures(folder: Path) -> Iterator[Figure]:
         none = build(folder / "none.db", 0, handler=NOTHING)
         many = build(folder / "many.db", 0, handler=NOTHING, finished=_FINISHED)
     with open_orders(none) as bare, open_orders(many) as ours:
-        yield _claiming(bare, ours)
+        yield claiming(bare, ours, _FINISHED, goal=1.5)
     yield _idle(many)
 
 
-def _claiming(bare: Session, ours: Session) -> Ratio:
-    title = f"claim of {_LIMIT}, {_FINISHED:,} finished (ours) beside none (bare)"
-    figure = Ratio(title, 1.5)
+def claiming(bare: Session, ours: Session, finished: int, *, goal: float) -> Ratio:
+    """Two stores with nothing to do: one has none, and the other this many finished events."""
+    title = f"claim of {LIMIT}, {finished:,} finished (ours) beside none (bare)"
+    figure = Ratio(title, goal)
     for number in range(_ROUNDS + 1):
-        times = _claim(bare), _claim(ours)
+        times = _announced_and_claimed(bare), _announced_and_claimed(ours)
         if number:
             figure.bare.append(times[0])
             figure.ours.append(times[1])
     return figure
 
 
-def _claim(session: Session) -> float:
-    """Time one claim of new events; they are acknowledged after the clock has stopped."""
-    events = session.event_store
-    announce(session, _LIMIT)
+def _announced_and_claimed(session: Session) -> float:
+    announce(session, LIMIT)
+    return claim(session)
+
+
+def claim(session: Session) -> float:
+    """Time one claim of events; they are acknowledged after the clock has stopped."""
     taken: list[Claim] = []
     elapsed = seconds(_claiming_of(session, taken))
-    same("claims", _LIMIT, len(taken))
-    lost, _ = events.claims.settle([Done(claim) for claim in taken])
+    same("claims", LIMIT, len(taken))
+    lost, _ = session.event_store.claims.settle([Done(claim) for claim in taken])
     same("lost", [], lost)
     return elapsed
 
@@ -67,7 +72,7 @@ def _claiming_of(session: Session, taken: list[Claim]) -> Callable[[], None]:
                 consumer,
                 [TYPE],
                 session_id=session.session_id,
-                limit=_LIMIT,
+                limit=LIMIT,
                 lease_ms=_LEASE_MS,
                 policy=events.policy,
             )
@@ -79,17 +84,17 @@ def _claiming_of(session: Session, taken: list[Claim]) -> Callable[[], None]:
 def _idle(many: Path) -> Count:
     with statements.counted() as ran, open_orders(many) as session:
 
-        def claim() -> int:
+        def claim_again() -> int:
             events = session.event_store
             return len(
-                events.claim(NAMESPACE, NOTHING, session.session_id, [TYPE], _LIMIT, _LEASE_MS)
+                events.claim(NAMESPACE, NOTHING, session.session_id, [TYPE], LIMIT, _LEASE_MS)
             )
 
         announce(session, 1)
-        same("claimed", 1, claim())
+        same("claimed", 1, claim_again())
         writes = _writes(ran)
         assert writes  # otherwise they are called something else
-        same("claimed", 0, claim())
+        same("claimed", 0, claim_again())
         return Count(
             f"write transactions of an idle claim, {_FINISHED:,} finished", _writes(ran) - writes, 0
         )

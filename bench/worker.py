@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -13,30 +12,39 @@ from bench.orders import NOTHING, OrderPlaced, open_orders, unlimited
 from ontologia import HandlerContext, on_event
 from ontologia.store.events.claims import Claims
 
+NAP = 0.002
+"""How long a handler sleeps that sleeps."""
+
 
 def main() -> None:
-    what, path = sys.argv[1], Path(sys.argv[2])
-    {"listen": _listen, "drain": _drain}[what](path)
+    what, where = sys.argv[1:]
+    {"listen": _listen, "drain": _drain, "nap": _nap}[what](where)
 
 
-def _say(value: Any) -> None:
+def say(value: Any) -> None:
     sys.stdout.buffer.write(orjson.dumps(value) + b"\n")
     sys.stdout.buffer.flush()
 
 
-def _listen(path: Path) -> None:
+def begin() -> str:
+    """Say that all is open, and wait for the signal, which may bring an order."""
+    say("open")
+    return sys.stdin.readline()
+
+
+def _listen(where: str) -> None:
     """Default configuration; says when each handler started, and the time on the processor."""
 
     @on_event(OrderPlaced, name=NOTHING)
     def tell(ctx: HandlerContext[OrderPlaced]) -> None:
         started = time.monotonic_ns()
-        _say([started, time.process_time_ns(), ctx.event.order_id])
+        say([started, time.process_time_ns(), ctx.event.order_id])
 
-    with open_orders(path) as session:
+    with open_orders(where) as session:
         session.run([tell])
 
 
-def _drain(path: Path) -> None:
+def _drain(where: str, *, nap: float = 0) -> None:
     """No rate limit; starts at a signal, and says at the end how it fared."""
     handled = 0
     waits = [0.0]
@@ -53,13 +61,19 @@ def _drain(path: Path) -> None:
     def count(ctx: HandlerContext[OrderPlaced]) -> None:
         nonlocal handled
         handled += 1
+        if nap:
+            time.sleep(nap)
 
     Claims.claim = timed  # type: ignore[method-assign]
-    with open_orders(path, unlimited()) as session:
-        _say("open")
-        sys.stdin.readline()
+    with open_orders(where, unlimited()) as session:
+        begin()
         session.run([count])
-    _say({"handled": handled, "longest": max(waits), "claims": len(waits) - 1})
+    say({"handled": handled, "longest": max(waits), "claims": len(waits) - 1})
+
+
+def _nap(where: str) -> None:
+    """The same with a handler that waits for something."""
+    _drain(where, nap=NAP)
 
 
 if __name__ == "__main__":

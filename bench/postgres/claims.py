@@ -1,0 +1,104 @@
+"""What a claim costs: beside finished events, and while somebody holds a snapshot open.
+
+A snapshot keeps the rows alive that were deleted after it was taken. The rows of `ready` live for
+a moment, so they pile up, and every claim reads past those of all claims before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+
+from bench import retained
+from bench.measure import Figure, Ratio, progress, same
+from bench.orders import NAMESPACE, TYPE, announce, open_orders, placed
+from bench.postgres.contenders import make_orders
+from bench.postgres.server import Databases
+from bench.retained import LIMIT
+from ontologia.clock import to_text
+from ontologia.schema.event import payload_of
+
+_FINISHED = 300_000
+_EVENTS = 20_000
+_LATE = 50
+"""The last claims of the drain, which count."""
+
+_EVENT_ROWS = (
+    "INSERT INTO ontologia.events(id, namespace, type, payload, created_at, root_event_id, "
+    "correlation_id) SELECT id, %(namespace)s, %(type)s, %(payload)s, "
+    "left(%(then)s, 20) || lpad(n::text, 6, '0') || '+00:00', id, id FROM (SELECT n, "
+    "'01990000-' || lpad(to_hex(n / 65536), 4, '0') || '-7000-8000-' || lpad(to_hex(n), 12, '0') "
+    "AS id FROM generate_series(1, %(count)s) AS n) AS numbered"
+)
+_CLAIM_ROWS = (
+    "INSERT INTO ontologia.event_claims(event_id, handler_id, session_id, claimed_at, lease_until, "
+    "ack_at, available_at, consumer_id, lease_token, read_commit, started_at) "
+    "SELECT e.id, c.name, 'bench', e.created_at, e.created_at, e.created_at, e.created_at, c.id, "
+    "'token', 0, e.created_at FROM ontologia.events e CROSS JOIN ontologia.consumers c"
+)
+
+
+def figures(databases: Databases) -> Iterator[Figure]:
+    with progress(f"building {_FINISHED:,} finished events"):
+        none = databases.made(make_orders)
+        many = databases.made(_with_finished)
+    with open_orders(databases.uri(none)) as bare, open_orders(databases.uri(many)) as ours:
+        yield retained.claiming(bare, ours, _FINISHED, goal=1.3)
+        same("broken rules", [], bare.event_store.check())
+    yield _beside_snapshot(databases)
+
+
+def _with_finished(uri: str) -> None:
+    """Events of the last hour that the handler has acknowledged, in bulk."""
+    make_orders(uri)
+    then = to_text(datetime.now(UTC) - timedelta(hours=1))
+    row = {"namespace": NAMESPACE, "type": TYPE, "payload": payload_of(placed(1)), "then": then}
+    with psycopg.connect(uri) as connection:
+        connection.execute(_EVENT_ROWS, row | {"count": _FINISHED})
+        connection.execute(_CLAIM_ROWS)
+
+
+def _beside_snapshot(databases: Databases) -> Ratio:
+    """Two databases are drained in turn; in one of them a snapshot is held."""
+    title = f"claim of {LIMIT}, {_EVENTS:,} claimed, snapshot held (ours)"
+    figure = Ratio(title, 8)
+    filled = databases.made(_with_waiting)
+    with (
+        databases.copied(filled) as free,
+        databases.copied(filled) as held,
+        progress(f"{_EVENTS:,} events, claimed twice"),
+        open_orders(free) as bare,
+        open_orders(held) as ours,
+        _snapshot(held),
+    ):
+        for number in range(0, _EVENTS, LIMIT):
+            times = retained.claim(bare), retained.claim(ours)
+            if number >= _EVENTS - _LATE * LIMIT:
+                figure.bare.append(times[0])
+                figure.ours.append(times[1])
+    return figure
+
+
+def _with_waiting(uri: str) -> None:
+    make_orders(uri)
+    with open_orders(uri) as session:
+        announce(session, _EVENTS)
+
+
+@contextmanager
+def _snapshot(uri: str) -> Iterator[None]:
+    """Somebody who began to read before the first claim, and is not done after the last."""
+    with psycopg.connect(uri) as connection:
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        same("events before", _EVENTS, _seen(connection))
+        yield
+        same("events in the snapshot", _EVENTS, _seen(connection))
+
+
+def _seen(connection: psycopg.Connection[Any]) -> int:
+    [[count]] = connection.execute("SELECT COUNT(*) FROM ontologia.incoming").fetchall()
+    return int(count)
