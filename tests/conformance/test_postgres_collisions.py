@@ -17,10 +17,7 @@ from ontologia import Event, Field, Session
 from ontologia.errors import DatabaseError, HeadMismatchError
 from ontologia.store.postgres.database import lock_key
 from ontologia.testing import ManualClock
-from tests.conformance.backends import POSTGRES
 from tests.shop import Product
-
-pytestmark = POSTGRES
 
 Open = Callable[..., Session]
 Sql = Callable[..., list[list[Any]]]

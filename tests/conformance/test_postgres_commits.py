@@ -18,10 +18,7 @@ from ontologia.store.open import open_store
 from ontologia.store.protocol import Store
 from ontologia.store.rows import RawChange
 from ontologia.testing import ManualClock
-from tests.conformance.backends import POSTGRES
 from tests.shop import Customer, Product, Subscription
-
-pytestmark = POSTGRES
 
 Open = Callable[..., Session]
 Sql = Callable[..., list[list[Any]]]

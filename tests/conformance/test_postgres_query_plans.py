@@ -202,9 +202,8 @@ def test_a_walk_from_one_entity_reads_no_whole_table(items, watch):
         assert [used for used in scans if used.startswith("all of")] == []
 
 
-def test_many_that_want_the_same_index_at_once_get_one(postgres_events_uri):
-    Session(postgres_events_uri).close()
-    databases = [Database(place_of(postgres_events_uri), timeout_ms=20_000) for _ in range(4)]
+def test_many_that_want_the_same_index_at_once_get_one(uri):
+    databases = [Database(place_of(uri), timeout_ms=20_000) for _ in range(4)]
     failed: list[Exception] = []
     ready = threading.Barrier(len(databases))
 
@@ -232,9 +231,8 @@ def test_many_that_want_the_same_index_at_once_get_one(postgres_events_uri):
     assert len(made) == 3
 
 
-def test_an_index_of_a_field_that_changed_its_type_replaces_the_old_one(postgres_events_uri):
-    Session(postgres_events_uri).close()
-    database = Database(place_of(postgres_events_uri), timeout_ms=20_000)
+def test_an_index_of_a_field_that_changed_its_type_replaces_the_old_one(uri):
+    database = Database(place_of(uri), timeout_ms=20_000)
     try:
         create_index(database, "entity", "Item", "size", "text")
         create_index(database, "entity", "Item", "size", "number")

@@ -11,16 +11,11 @@ import pytest
 from ontologia.delivery.lineage import Lineage
 from ontologia.store.events.store import SqlEventStore
 from ontologia.testing import ManualClock
-from tests.conformance.event_world import LEASE, POST, POSTED, ParcelPosted, claim, post
+from ontologia.testing.conformance.event_world import LEASE, POST, POSTED, ParcelPosted, claim, post
 from tests.conformance.test_postgres_claims import held, take, until_it_waits
 
 Open = Callable[..., SqlEventStore]
 Ask = Callable[[str], list[Any]]
-
-
-@pytest.fixture
-def events_uri(postgres_events_uri: str) -> str:
-    return postgres_events_uri
 
 
 @pytest.mark.req("ONT-150")

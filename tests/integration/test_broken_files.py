@@ -22,6 +22,13 @@ from ontologia.errors import (
 from tests.integration.processes import ask, run
 from tests.shop import Customer
 
+
+@pytest.fixture(scope="session")
+def backend(sqlite):
+    """What is said here is about files of SQLite."""
+    return sqlite
+
+
 PAGE = 4096
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 import time
@@ -15,7 +16,8 @@ import pytest
 from ontologia import Entity, Field
 from ontologia.clock import SystemClock
 from ontologia.errors import HeadMismatchError, LockContentionError, SessionClosedError
-from tests.integration.processes import HOLD_A_COMMIT, PATIENCE, Process, ask, run
+from ontologia.testing.conformance.backends import SQLITE
+from tests.integration.processes import HOLD_A_COMMIT, PATIENCE, Process, run
 from tests.shop import Customer, Product
 
 THREADS = 8
@@ -58,33 +60,39 @@ def customers(session) -> set[str]:
     return {customer.id for customer in session.query().entities(Customer).collect()}
 
 
-def assert_sound(path) -> None:
-    """Nothing in the file refers to what is not there, and commits are numbered from 1 on."""
-    assert ask(path, "PRAGMA integrity_check") == [("ok",)]
-    assert ask(path, "PRAGMA foreign_key_check") == []
-    for table in ("entity_history", "relation_history"):
-        orphans = f"SELECT * FROM {table} WHERE commit_id NOT IN (SELECT id FROM commits)"
-        assert ask(path, orphans) == []
-    ids = [number for (number,) in ask(path, "SELECT id FROM commits ORDER BY id")]
-    assert ids == list(range(1, len(ids) + 1))
+@pytest.fixture
+def assert_sound(backend, direct):
+    """Nothing refers to what is not there, and commits are numbered from 1 on."""
+
+    def check() -> None:
+        if backend.name == "sqlite":
+            assert direct("PRAGMA integrity_check") == [("ok",)]
+            assert direct("PRAGMA foreign_key_check") == []
+        for table in ("entity_history", "relation_history"):
+            orphans = f"SELECT * FROM {table} WHERE commit_id NOT IN (SELECT id FROM commits)"
+            assert direct(orphans) == []
+        ids = [number for (number,) in direct("SELECT id FROM commits ORDER BY id")]
+        assert ids == list(range(1, len(ids) + 1))
+
+    return check
 
 
-def assert_whole(path, size: int) -> None:
+def assert_whole(direct, size: int) -> None:
     """Every commit wrote `size` customers of one name, and so is the current state."""
-    versions = (
-        "SELECT COUNT(h.id), COUNT(DISTINCT h.fields_json ->> 'name') "
-        "FROM commits LEFT JOIN entity_history AS h ON h.commit_id = commits.id GROUP BY commits.id"
-    )
-    assert set(ask(path, versions)) == {(size, 1)}
-    latest = "SELECT COUNT(*), COUNT(DISTINCT fields ->> 'name') FROM entity_latest"
-    assert ask(path, latest) == [(size, 1)]
+    versions = "SELECT commit_id, fields_json FROM entity_history"
+    latest = "SELECT 0, {} FROM entity_latest".format("fields ->> 'name'")
+    written: dict[int, list[str]] = {number: [] for [number] in direct("SELECT id FROM commits")}
+    for number, fields in direct(versions):
+        written[number].append(json.loads(fields)["name"])
+    for names in (*written.values(), [name for _, name in direct(latest)]):
+        assert (len(names), len(set(names))) == (size, 1)
 
 
 # -- everybody writes ---------------------------------------------------------------------------
 
 
 @pytest.mark.req("SQL-103")
-def test_eight_threads_that_share_a_session_lose_nothing(path, session):
+def test_eight_threads_that_share_a_session_lose_nothing(session, assert_sound):
     def work(thread: int) -> list[int | None]:
         made = []
         for number in range(ROUNDS):
@@ -98,11 +106,13 @@ def test_eight_threads_that_share_a_session_lose_nothing(path, session):
     written = sorted(commit for commit in made if commit is not None)
     assert written == list(range(1, session.head + 1))
     assert customers(session) == {f"{t}-{n}" for t in range(THREADS) for n in range(ROUNDS)}
-    assert_sound(path)
+    assert_sound()
 
 
 @pytest.mark.req("SQL-005", "SQL-074", "SQL-103")
-def test_eight_threads_with_a_session_each_all_get_a_commit_of_their_own(path, open_session):
+def test_eight_threads_with_a_session_each_all_get_a_commit_of_their_own(
+    open_session, assert_sound
+):
     sessions = [open_session() for _ in range(THREADS)]
 
     def work(thread: int) -> list[int]:
@@ -117,11 +127,11 @@ def test_eight_threads_with_a_session_each_all_get_a_commit_of_their_own(path, o
     assert sorted(chain(*made)) == list(range(1, THREADS * ROUNDS + 1))
     assert all(commits == sorted(commits) for commits in made)
     assert customers(sessions[0]) == {f"{t}-{n}" for t in range(THREADS) for n in range(ROUNDS)}
-    assert_sound(path)
+    assert_sound()
 
 
 @pytest.mark.req("SQL-005", "SQL-074", "SQL-101", "SQL-102", "SQL-103")
-def test_four_processes_make_a_new_file_and_commit_to_it_at_once(path, open_session):
+def test_four_processes_make_a_new_store_and_commit_to_it_at_once(uri, open_session, assert_sound):
     program = f"""
     Session(":memory:").close()
     say("ready")
@@ -133,7 +143,7 @@ def test_four_processes_make_a_new_file_and_commit_to_it_at_once(path, open_sess
             made.append(session.commit())
     report(made)
     """
-    processes = [Process(program, path, number) for number in range(4)]
+    processes = [Process(program, uri, number) for number in range(4)]
     try:
         for process in processes:
             process.hear("ready")
@@ -146,7 +156,7 @@ def test_four_processes_make_a_new_file_and_commit_to_it_at_once(path, open_sess
 
     assert sorted(chain(*made)) == list(range(1, 4 * ROUNDS + 1))
     assert customers(open_session()) == {f"{p}-{n}" for p in range(4) for n in range(ROUNDS)}
-    assert_sound(path)
+    assert_sound()
 
 
 @pytest.mark.req("SQL-002", "SQL-004")
@@ -234,12 +244,13 @@ def test_a_commit_on_another_head_writes_nothing_and_keeps_the_queue(open_sessio
 
 
 @pytest.mark.req("SQL-004")
-def test_readers_read_what_is_committed_while_another_process_writes(path, open_session):
+@SQLITE
+def test_readers_read_what_is_committed_while_another_process_writes(uri, open_session):
     session = open_session()
     session.ensure(Customer(id="c1", name="Ada"))
     session.commit()
 
-    with Process(HOLD_A_COMMIT, path) as writer:
+    with Process(HOLD_A_COMMIT, uri) as writer:
         writer.hear("inside")
         during = (session.head, customers(session), len(session.diff(0, 1).created))
         writer.tell()
@@ -250,11 +261,12 @@ def test_readers_read_what_is_committed_while_another_process_writes(path, open_
 
 
 @pytest.mark.req("SQL-005", "SQL-064", "NEW-029")
-def test_a_commit_that_waits_too_long_says_for_whom_and_keeps_its_queue(path, open_session):
+@SQLITE
+def test_a_commit_that_waits_too_long_says_for_whom_and_keeps_its_queue(uri, open_session):
     session = open_session(settings={"lock_timeout_ms": 50})
     session.ensure([Customer(id="c1", name="Ada"), Product(sku="p1", price=1.0)])
 
-    with Process(HOLD_A_COMMIT, path) as writer:
+    with Process(HOLD_A_COMMIT, uri) as writer:
         writer.hear("inside")
         with pytest.raises(LockContentionError, match="nothing was written") as error:
             session.commit()
@@ -270,10 +282,11 @@ def test_a_commit_that_waits_too_long_says_for_whom_and_keeps_its_queue(path, op
 
 
 @pytest.mark.req("SQL-062")
-def test_a_commit_waits_for_the_writer_of_another_process_and_then_goes_on(path, session):
+@SQLITE
+def test_a_commit_waits_for_the_writer_of_another_process_and_then_goes_on(uri, session):
     session.ensure(Customer(id="c1", name="Ada"))
 
-    with Process(HOLD_A_COMMIT, path) as writer, ThreadPoolExecutor(1) as pool:
+    with Process(HOLD_A_COMMIT, uri) as writer, ThreadPoolExecutor(1) as pool:
         writer.hear("inside")
         commit = pool.submit(session.commit)
         early = commit.done()
@@ -306,6 +319,7 @@ def test_a_thread_waits_no_longer_for_another_than_for_another_process(open_sess
     assert (slow.result(), session.commit()) == (1, 2)
 
 
+@SQLITE
 def test_opening_a_file_that_another_program_locked_whole_is_no_mystery(path, open_session):
     open_session().close()
     program = """
@@ -376,7 +390,8 @@ def test_a_migration_waits_ten_seconds_for_a_long_write_of_somebody_else(open_se
 
 
 @pytest.mark.req("SQL-061")
-def test_a_wait_for_the_lock_can_be_interrupted(path):
+@SQLITE
+def test_a_wait_for_the_lock_can_be_interrupted(uri):
     waiting = """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     session = Session(sys.argv[1], config=OntologiaConfig(lock_timeout_ms=600_000))
@@ -392,9 +407,9 @@ def test_a_wait_for_the_lock_can_be_interrupted(path):
     report([session.commit(), session.head])
     """
 
-    with Process(waiting, path) as waiter:
+    with Process(waiting, uri) as waiter:
         waiter.hear("open")
-        with Process(HOLD_A_COMMIT, path) as writer:
+        with Process(HOLD_A_COMMIT, uri) as writer:
             writer.hear("inside")
             waiter.tell()
             waiter.hear("waiting")
@@ -407,16 +422,28 @@ def test_a_wait_for_the_lock_can_be_interrupted(path):
         assert waiter.report() == [2, 2]
 
 
+@pytest.fixture
+def patience(backend) -> int:
+    """Milliseconds to wait for whoever was killed or interrupted.
+
+    On SQLite none: the lock goes with the process. PostgreSQL has to notice.
+    """
+    return 0 if backend.name == "sqlite" else 5_000
+
+
 # -- the end, in all its ways ---------------------------------------------------------------------
 
 
 @pytest.mark.req("SQL-002", "SQL-058")
-def test_after_a_kill_inside_a_commit_the_next_writer_goes_on_at_once(path, open_session):
+@SQLITE
+def test_after_a_kill_inside_a_commit_the_next_writer_goes_on_at_once(
+    uri, open_session, assert_sound
+):
     # No time to wait at all: whoever had to would get LockContentionError.
     session = open_session(settings={"lock_timeout_ms": 0})
     session.ensure(Customer(id="c1", name="Ada"))
 
-    with Process(HOLD_A_COMMIT, path) as writer:
+    with Process(HOLD_A_COMMIT, uri) as writer:
         writer.hear("inside")
         with pytest.raises(LockContentionError):
             session.commit()
@@ -424,14 +451,17 @@ def test_after_a_kill_inside_a_commit_the_next_writer_goes_on_at_once(path, open
 
     assert session.commit() == 1
     assert customers(session) == {"c1"}
-    assert_sound(path)
+    assert_sound()
 
 
 @pytest.mark.req("SQL-002", "SQL-058", "SQL-101", "SQL-102", "SQL-103")
-def test_a_kill_at_any_moment_leaves_all_of_a_commit_or_nothing(path):
+def test_a_kill_at_any_moment_leaves_all_of_a_commit_or_nothing(
+    uri, patience, assert_sound, direct
+):
     size = 200
     program = f"""
-    with Session(sys.argv[1], config=OntologiaConfig(lock_timeout_ms=0)) as session:
+    config = OntologiaConfig(lock_timeout_ms=int(sys.argv[2]))
+    with Session(sys.argv[1], config=config) as session:
         for turn in range(1_000_000):
             name = f"{{os.getpid()}}-{{turn}}"
             session.ensure([Customer(id=str(n), name=name) for n in range({size})])
@@ -441,18 +471,20 @@ def test_a_kill_at_any_moment_leaves_all_of_a_commit_or_nothing(path):
     moments = random.Random(7)
 
     for _ in range(6):
-        with Process(program, path) as writer:
+        with Process(program, uri, patience) as writer:
             for _ in range(moments.randint(1, 3)):
                 writer.hear("committing")
             time.sleep(moments.uniform(0, 0.01))  # somewhere between BEGIN and the next one
             writer.kill()
 
-    assert_sound(path)
-    assert_whole(path, size)
+    assert_sound()
+    assert_whole(direct, size)
 
 
 @pytest.mark.req("SQL-002", "SQL-058", "SQL-103", "NEW-029")
-def test_interrupts_leave_all_of_a_commit_or_nothing_and_the_session_usable(path):
+def test_interrupts_leave_all_of_a_commit_or_nothing_and_the_session_usable(
+    uri, patience, assert_sound, direct
+):
     size, interrupts = 5, 300
     program = f"""
     hits = []
@@ -468,7 +500,7 @@ def test_interrupts_leave_all_of_a_commit_or_nothing_and_the_session_usable(path
         return {{c.name for c in session.query().entities(Customer).collect()}}
 
     # Nobody else is here, so nobody has to wait: a lock that is held was left behind.
-    session = Session(sys.argv[1], config=OntologiaConfig(lock_timeout_ms=0))
+    session = Session(sys.argv[1], config=OntologiaConfig(lock_timeout_ms=int(sys.argv[2])))
     turn = queued = 0
     ensure(0)
     session.commit()
@@ -490,7 +522,7 @@ def test_interrupts_leave_all_of_a_commit_or_nothing_and_the_session_usable(path
     """
     moments = random.Random(3)
 
-    with Process(program, path) as process:
+    with Process(program, uri, patience) as process:
         for _ in range(interrupts):
             process.hear("armed")
             time.sleep(moments.uniform(0, 0.003))
@@ -498,11 +530,11 @@ def test_interrupts_leave_all_of_a_commit_or_nothing_and_the_session_usable(path
         head = process.report()
 
     assert head > 0
-    assert_sound(path)
-    assert_whole(path, size)
+    assert_sound()
+    assert_whole(direct, size)
 
 
-def test_a_session_in_a_forked_child_says_so_and_leaves_the_parent_alone(path):
+def test_a_session_in_a_forked_child_says_so_and_leaves_the_parent_alone(uri):
     program = """
     session = Session(sys.argv[1])
     session.ensure(Customer(id="c1", name="Ada"))
@@ -533,7 +565,7 @@ def test_a_session_in_a_forked_child_says_so_and_leaves_the_parent_alone(path):
     report([seen, commit_id, names])
     """
 
-    (*refused, own), commit_id, names = run(program, path)
+    (*refused, own), commit_id, names = run(program, uri)
 
     assert len(refused) == 3
     assert all("opened in another process" in text for text in refused)
@@ -601,6 +633,7 @@ def test_closing_a_session_under_the_hands_of_threads_loses_no_commit_they_were_
 
 
 @pytest.mark.req("SQL-108")
+@SQLITE
 def test_an_idle_session_does_not_keep_the_log_from_being_truncated(path, session, sql):
     session.ensure([Customer(id=str(n), name="x") for n in range(50)])
     session.commit()

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
+from typing import Any
 
 import apsw
 import pytest
@@ -16,6 +19,40 @@ from ontologia import Entity, Field, Relation, Session, left
 from ontologia.errors import DatabaseError, IntegrityError
 from ontologia.query import avg_len, sum
 from tests.shop import Customer, Product, Subscription
+
+
+@pytest.fixture(scope="session")
+def backend(sqlite):
+    """What is said here is about files of SQLite."""
+    return sqlite
+
+
+@pytest.fixture
+def sql(path):
+    """Ask the file as a program would that knows nothing of Ontologia: with what Python brings.
+
+    In a process of its own, since two copies of SQLite in one drop each other's locks.
+    """
+
+    def ask(*statements: str) -> list[list[Any]]:
+        program = (
+            "import json, sqlite3, sys\n"
+            "db = sqlite3.connect(sys.argv[1])\n"
+            "for s in sys.argv[2:]: rows = db.execute(s).fetchall()\n"
+            "db.commit(); print(json.dumps(rows))"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(path), *statements],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise RuntimeError(done.stderr.strip().splitlines()[-1])
+        rows: list[list[Any]] = json.loads(done.stdout)
+        return rows
+
+    return ask
 
 
 class Visit(Relation[Customer, Product]):

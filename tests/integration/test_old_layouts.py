@@ -15,6 +15,13 @@ from ontologia.clock import to_text
 from ontologia.errors import DatabaseError, SchemaOutdatedError
 from ontologia.schema.typespec import schema_hash, spec_of
 
+
+@pytest.fixture(scope="session")
+def backend(sqlite):
+    """What is said here is about files of SQLite."""
+    return sqlite
+
+
 COMMITS = """
 CREATE TABLE commits (
     id INTEGER PRIMARY KEY AUTOINCREMENT,

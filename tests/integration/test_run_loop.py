@@ -12,6 +12,7 @@ import pytest
 from ontologia import Event, Field, on_event
 from ontologia.errors import IntegrityError
 from ontologia.testing import ManualClock
+from ontologia.testing.conformance.backends import SQLITE
 from tests.integration.running import PATIENCE, statuses
 from tests.shop import Customer
 
@@ -199,21 +200,20 @@ def test_a_handler_that_ends_the_program_ends_the_run_and_has_used_up_an_attempt
 
 @pytest.mark.req("ONT-156", "ONT-164")
 def test_what_is_emitted_and_the_acknowledgement_are_stored_together_or_not_at_all(
-    session, open_session, clock, sql
+    session, open_session, clock, refuse
 ):
-    sql("CREATE TRIGGER full BEFORE INSERT ON events BEGIN SELECT RAISE(ABORT, 'full'); END"
-        .replace("BEGIN", "WHEN NEW.type = 'job' BEGIN", 1))  # fmt: skip
+    allow = refuse("events", "type = 'job'")
 
     @on_event(Step)
     def emit(ctx):
         ctx.emit(Job(number=ctx.attempt))
 
     session.commit(event=Step())
-    with pytest.raises(IntegrityError, match="full"):
+    with pytest.raises(IntegrityError, match="refused"):
         session.run([emit], max_iterations=1)
     assert statuses(session) == ["claimed"]
 
-    sql("DROP TRIGGER full")
+    allow()
     clock.advance(seconds=30)
     open_session().run([emit], max_iterations=1)
 
@@ -222,23 +222,22 @@ def test_what_is_emitted_and_the_acknowledgement_are_stored_together_or_not_at_a
 
 
 @pytest.mark.req("ONT-164")
-def test_an_error_of_the_store_itself_ends_the_run(session, sql):
+def test_an_error_of_the_store_itself_ends_the_run(session, refuse):
     seen = []
     announce(session, 1)
-    sql(
-        "CREATE TRIGGER broken BEFORE INSERT ON event_claims BEGIN SELECT RAISE(ABORT, 'broken'); END"
-    )
+    allow = refuse("event_claims", "handler_id = 'collector'")
 
-    with pytest.raises(IntegrityError, match="broken"):
+    with pytest.raises(IntegrityError, match="refused"):
         session.run([collector(seen)], max_iterations=1)
 
     assert seen == []
-    sql("DROP TRIGGER broken")
+    allow()
     session.run([collector(seen)], max_iterations=1)
     assert seen == [1]
 
 
 @pytest.mark.req("ONT-164")
+@SQLITE
 def test_a_database_that_is_busy_for_a_while_ends_nothing(open_session, path, caplog):
     blocker = apsw.Connection(str(path))
 

@@ -33,7 +33,7 @@ def settings():
 
 
 @pytest.fixture
-def session(open_session, settings):
+def session(open_session, settings, listening):
     session = open_session(settings=settings)
     yield session
     assert session.event_store.check() == []

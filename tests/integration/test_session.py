@@ -27,6 +27,7 @@ from ontologia.errors import (
     SessionClosedError,
     StoreOpenError,
 )
+from ontologia.testing.conformance.backends import SQLITE
 from tests.shop import Customer, Product, Subscription
 
 
@@ -135,6 +136,7 @@ def test_a_database_in_memory_is_the_session_s_own_and_makes_no_file(tmp_path, m
 
 
 @pytest.mark.req("ONT-005")
+@SQLITE
 def test_opening_makes_every_table_and_opening_again_keeps_everything(open_session, sql):
     layout = resources.files("ontologia.store.sqlite").joinpath("sql/layout.sql").read_text()
     tables = set(re.findall(r"CREATE TABLE IF NOT EXISTS (\w+)", layout))
@@ -195,9 +197,9 @@ def test_metadata_of_the_caller_is_kept_and_wins(open_session, sql):
     open_session(instance_metadata={"hostname": "host-1", "pid": 1234, "zone": {"name": "eu"}})
     open_session(instance_metadata={"hostname": "host-2"})
 
-    rows = sql("SELECT metadata FROM sessions ORDER BY json_extract(metadata, '$.hostname')")
+    rows = [json.loads(row) for [row] in sql("SELECT metadata FROM sessions")]
 
-    first, second = (json.loads(row) for [row] in rows)
+    first, second = sorted(rows, key=lambda row: row["hostname"])
     assert first == {"hostname": "host-1", "pid": 1234, "zone": {"name": "eu"}}
     assert second == {"hostname": "host-2", "pid": os.getpid()}
 
@@ -261,12 +263,11 @@ def test_a_row_names_the_class_and_holds_the_key_as_text(session, sql):
     session.commit()
 
     rows = sql(
-        "SELECT entity_type, entity_key, typeof(entity_key), fields_json FROM entity_history "
-        "ORDER BY entity_type"
+        "SELECT entity_type, entity_key, fields_json FROM entity_history ORDER BY entity_type"
     )
 
-    assert [row[:3] for row in rows] == [["Customer", "c1", "text"], ["Numbered", "1", "text"]]
-    assert json.loads(rows[1][3])["number"] == 1
+    assert [row[:2] for row in rows] == [["Customer", "c1"], ["Numbered", "1"]]
+    assert json.loads(rows[1][2])["number"] == 1
 
 
 # -- leaving -------------------------------------------------------------------------------------
@@ -354,6 +355,7 @@ def test_a_question_put_before_closing_is_not_answered_after_it(uri):
         question.collect()
 
 
+@SQLITE
 def test_closing_leaves_one_file_that_another_program_can_read(open_session, path, sql):
     session = open_session()
     session.ensure(Customer(id="c1", name="Ada"))
@@ -369,6 +371,7 @@ def test_closing_leaves_one_file_that_another_program_can_read(open_session, pat
 
 
 @pytest.mark.req("ONT-113")
+@SQLITE
 def test_a_session_honours_the_settings_it_is_given(open_session, path):
     small = open_session(settings={"max_batch_size": 2, "lock_timeout_ms": 0})
 

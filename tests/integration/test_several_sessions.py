@@ -107,13 +107,13 @@ report(seen)
 
 
 @pytest.mark.req("ONT-168", "ONT-169", "ONT-172")
-def test_two_processes_share_the_events_of_a_namespace(path, open_session):
+def test_two_processes_share_the_events_of_a_namespace(uri, open_session):
     session = open_session(settings={"clock": SYSTEM_CLOCK})
     announce(session, *range(40))
 
-    with Process(SHARE, path) as first:
+    with Process(SHARE, uri) as first:
         first.hear("holding")
-        others = run_process(SHARE, path)
+        others = run_process(SHARE, uri)
         first.tell()
         held = first.report()
 

@@ -70,8 +70,8 @@ DIE_AT_70 = """
 
 
 @pytest.mark.req("NEW-031", "ONT-139")
-def test_where_one_attempt_is_all_a_killed_process_buries_only_what_ran(open_session, path):
-    with processes.Process(DIE_AT_70, path) as process:
+def test_where_one_attempt_is_all_a_killed_process_buries_only_what_ran(open_session, uri):
+    with processes.Process(DIE_AT_70, uri) as process:
         ran = [int(process.hear("ran")) for _ in range(71)]
         assert process.popen.wait(PATIENCE) == -9
     settings = {

@@ -30,6 +30,12 @@ for number in range(3):
 """
 
 
+@pytest.fixture(scope="session")
+def backend(sqlite):
+    """What is said here is about files of SQLite."""
+    return sqlite
+
+
 class Ring(Event):
     number: Field[int]
 

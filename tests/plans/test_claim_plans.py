@@ -13,7 +13,7 @@ from ontologia import OntologiaConfig
 from ontologia.store.events.store import SqlEventStore
 from ontologia.store.open import open_event_store
 from ontologia.testing import ManualClock
-from tests.conformance.event_world import POST, ParcelPosted, claim, post
+from ontologia.testing.conformance.event_world import POST, ParcelPosted, claim, post
 from tests.plans.test_query_plans import Watch
 
 _LARGE = ("events", "e", "event_claims", "k", "ready", "r", "deferred_events", "dead_letters")

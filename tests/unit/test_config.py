@@ -16,6 +16,7 @@ OTHER = {
     "default_namespace": "tenant-a",
     "lock_timeout_ms": 1,
     "migration_lock_timeout_ms": 2,
+    "statement_timeout_ms": 21,
     "lock_lease_ms": 3,
     "commit_max_retries": 4,
     "max_batch_size": 5,
@@ -63,6 +64,7 @@ def test_the_defaults_are_those_of_the_documents():
     assert config.default_namespace == "default"
     assert (config.lock_timeout_ms, config.migration_lock_timeout_ms) == (5_000, 10_000)
     assert (config.lock_lease_ms, config.commit_max_retries) == (30_000, 3)
+    assert config.statement_timeout_ms == 600_000
     assert config.max_batch_size == 10_000
 
 
@@ -177,6 +179,7 @@ def test_variables_of_the_test_suite_are_not_settings(monkeypatch):
         ("max_batch_size", None),
         ("lock_timeout_ms", -1),
         ("migration_lock_timeout_ms", -1),
+        ("statement_timeout_ms", -1),
         ("lock_lease_ms", 0),
         ("commit_max_retries", -1),
         ("default_namespace", ""),

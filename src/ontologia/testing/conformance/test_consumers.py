@@ -1,0 +1,245 @@
+"""Consumers: they appear, are paused, and are forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ontologia import codec
+from ontologia.clock import to_text
+from ontologia.errors import ConsumerBusyError, HandlerError, InvalidValueError
+from ontologia.store.events.store import SqlEventStore
+from ontologia.testing import ManualClock
+from ontologia.testing.conformance.event_world import (
+    DEAD,
+    LEASE,
+    LOST,
+    OTHER,
+    POST,
+    POSTED,
+    ParcelLost,
+    claim,
+    numbers,
+    post,
+)
+
+Open = Callable[..., SqlEventStore]
+
+
+def consumer(store: SqlEventStore, name: str = "ship", namespace: str = POST) -> dict[str, Any]:
+    found = [each for each in store.list_consumers(namespace) if each["name"] == name]
+    return found[0] if found else {}
+
+
+@pytest.mark.req("ONT-140", "NEW-030")
+def test_a_consumer_that_comes_later_gets_what_is_retained_once(
+    open_events: Open, clock: ManualClock
+) -> None:
+    store = open_events()
+    post(store, 1, 2, 3)
+    assert len(claim(store)) == 3  # handed out
+    clock.advance(seconds=1)
+    assert store.cleanup_events(POST, clock.now()) == 0  # leased
+    post(store, 4)  # still incoming
+
+    assert numbers(claim(store, "bill")) == [1, 2, 3, 4]
+    assert claim(open_events(), "bill") == []
+
+
+@pytest.mark.req("ONT-140")
+@pytest.mark.parametrize("types", [[POSTED], ["*"]])
+def test_what_is_not_handed_out_yet_waits_in_one_place_only(
+    event_store: SqlEventStore, types: list[str]
+) -> None:
+    post(event_store, 1)
+
+    event_store.consumers.register(POST, "ship", types)
+
+    assert event_store.check() == []
+    assert consumer(event_store)["ready"] == 0
+    assert numbers(claim(event_store)) == [1]
+
+
+@pytest.mark.req("ONT-140")
+def test_a_type_added_later_brings_its_retained_events(event_store: SqlEventStore) -> None:
+    event_store.enqueue(ParcelLost(number=1), POST)
+    post(event_store, 2)
+    assert numbers(claim(event_store)) == [2]
+
+    assert numbers(claim(event_store, types=[POSTED, LOST])) == [1]
+
+
+@pytest.mark.req("NEW-030")
+def test_a_consumer_that_starts_now_skips_what_is_retained(event_store: SqlEventStore) -> None:
+    post(event_store, 1)
+    claim(event_store, "bill")  # handed out
+    post(event_store, 2)  # incoming
+    event_store.consumers.register(POST, "ship", [POSTED], session_id="s1", start="now")
+    post(event_store, 3)
+
+    assert numbers(claim(event_store)) == [3]
+    assert numbers(claim(event_store, "bill")) == [2, 3]
+
+
+@pytest.mark.req("NEW-030")
+def test_a_consumer_of_everything_gets_every_type_once(event_store: SqlEventStore) -> None:
+    post(event_store, 1)
+    bus = event_store.consumers.register(POST, "bus", ["*", POSTED])
+    event_store.enqueue(ParcelLost(number=2), POST)
+    post(event_store, 3)
+    post(event_store, 4, namespace=OTHER)
+
+    got = event_store.claims.claim(
+        bus, ["*"], session_id="s1", limit=9, lease_ms=9, policy=event_store.policy
+    )
+
+    assert [codec.decode(each.event.payload)["number"] for each in got] == [1, 2, 3]
+
+
+@pytest.mark.req("NEW-030")
+def test_consumers_are_listed_with_what_waits_for_each(
+    event_store: SqlEventStore, clock: ManualClock
+) -> None:
+    ids = post(event_store, 1, 2, 3, 4)
+    claim(event_store, limit=3)
+    event_store.release("ship", ids[0])
+    event_store.ack("ship", ids[1])
+    claim(event_store, "bill", types=[POSTED, LOST], limit=1)
+
+    assert consumer(event_store) == {
+        "name": "ship",
+        "last_seen_at": to_text(clock.now()),
+        "paused_at": None,
+        "ready": 1,
+        "claimed": 1,
+        "backoff": 1,
+        "types": [POSTED],
+    }
+    assert [each["name"] for each in event_store.list_consumers(POST)] == ["bill", "ship"]
+    assert consumer(event_store, "bill")["types"] == [LOST, POSTED]
+    assert event_store.list_consumers(OTHER) == []
+
+
+@pytest.mark.req("NEW-027")
+def test_a_paused_consumer_gets_nothing_until_it_is_resumed(
+    open_events: Open, clock: ManualClock
+) -> None:
+    store = open_events()
+    claim(store)
+    post(store, 1)
+
+    assert store.pause(POST, "ship") is True
+
+    assert consumer(store)["paused_at"] == to_text(clock.now())
+    assert claim(store) == []
+    assert claim(open_events()) == []  # a pause is stored
+    assert numbers(claim(store, "bill")) == [1]
+    assert store.resume(POST, "ship") is True
+    assert consumer(store)["paused_at"] is None
+    assert numbers(claim(store)) == [1]
+
+
+@pytest.mark.req("NEW-027")
+def test_only_a_consumer_that_is_there_can_be_paused(event_store: SqlEventStore) -> None:
+    claim(event_store, namespace=OTHER)
+
+    assert event_store.pause(POST, "ship") is False
+    assert event_store.resume(POST, "ship") is False
+    assert event_store.pause(OTHER, "ship") is True
+
+
+@pytest.mark.req("NEW-027")
+def test_what_a_paused_consumer_holds_it_may_still_end(
+    event_store: SqlEventStore, clock: ManualClock
+) -> None:
+    first, second = post(event_store, 1, 2)
+    claim(event_store)
+    event_store.pause(POST, "ship")
+
+    event_store.ack("ship", first)
+    event_store.release("ship", second)
+
+    clock.advance(seconds=60)
+    assert claim(event_store) == []
+    event_store.resume(POST, "ship")
+    assert numbers(claim(event_store)) == [2]
+
+
+@pytest.mark.req("NEW-030")
+def test_a_forgotten_consumer_is_gone_with_what_waits_for_it(
+    open_events: Open, clock: ManualClock
+) -> None:
+    store = open_events(event_max_attempts=1)
+    ids = post(store, 1, 2, 3, 4)
+    claim(store, limit=3)
+    store.ack("ship", ids[0])
+    store.release("ship", ids[1])  # buried at once
+    with pytest.raises(ConsumerBusyError):  # the third is being worked on
+        store.forget(POST, "ship")
+    clock.advance(seconds=LEASE / 1000)
+
+    assert store.forget(POST, "ship") is True
+
+    assert store.list_consumers(POST) == []
+    assert store.forget(POST, "ship") is False
+    shown = [store.inspect_event(each) for each in ids]
+    assert [len(each["claims"]) for each in shown if each] == [
+        1,
+        1,
+        0,
+        0,
+    ]  # what ended is on record
+    assert claim(store, "tell", types=[DEAD]) != []
+    # Under the same name it begins again with what it has not finished.
+    assert numbers(claim(store)) == [3, 4]
+
+
+@pytest.mark.req("NEW-030")
+def test_a_consumer_forgotten_elsewhere_registers_again(open_events: Open) -> None:
+    store, another = open_events(), open_events()
+    claim(store)
+    another.forget(POST, "ship")
+    post(store, 1)
+
+    assert numbers(claim(store)) == [1]
+
+
+@pytest.mark.req("NEW-030")
+def test_a_consumer_that_a_live_session_runs_is_not_forgotten(
+    event_store: SqlEventStore, clock: ManualClock
+) -> None:
+    claim(event_store)
+    event_store.register_session("s1", POST, {"consumers": ["bill", "ship"]})
+    event_store.register_session("s2", POST, {"consumers": ["bill"]})
+    event_store.register_session("s3", OTHER, {"consumers": ["ship"]})
+
+    with pytest.raises(ConsumerBusyError) as busy:
+        event_store.forget(POST, "ship")
+
+    assert busy.value.sessions == ["s1"]
+    clock.advance(seconds=60)
+    with pytest.raises(ConsumerBusyError):  # silent, but not for longer than session_ttl_ms
+        event_store.forget(POST, "ship")
+    clock.advance(seconds=0.001)
+    assert event_store.forget(POST, "ship") is True
+
+
+@pytest.mark.req("NEW-030")
+def test_a_session_that_ended_holds_no_consumer(event_store: SqlEventStore) -> None:
+    claim(event_store)
+    event_store.register_session("s1", POST, {"consumers": ["ship"]})
+
+    event_store.end_session("s1")
+
+    assert event_store.forget(POST, "ship") is True
+
+
+@pytest.mark.req("NEW-065")
+@pytest.mark.parametrize("name", ["", "n" * 501, "a\0b"])
+def test_a_consumer_needs_a_name(event_store: SqlEventStore, name: str) -> None:
+    with pytest.raises((HandlerError, InvalidValueError)):
+        claim(event_store, name)
+
+    assert event_store.list_consumers(POST) == []
