@@ -32,9 +32,9 @@ def _run(folder, *arguments, **environment):
 
 
 @pytest.fixture
-def path(tmp_path):
+def uri(tmp_path):
     """Where the examples keep their database."""
-    return tmp_path / "app.db"
+    return f"sqlite:///{tmp_path / 'app.db'}"
 
 
 @pytest.fixture

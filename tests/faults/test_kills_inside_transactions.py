@@ -28,7 +28,7 @@ POINTS = {  # where to stop: a statement, a word in its values, and at which tim
     "taking": ("DELETE FROM ready WHERE consumer_id = ?", "", 3),
     "claiming": ("INSERT INTO event_claims(event_id", "receipt", 4),
     "starting": ("SET read_commit = (SELECT", "receipt", 2),
-    "checking the lease": ("SELECT 1 FROM event_claims", "receipt", 2),
+    "checking the lease": ("SELECT lease_until FROM event_claims", "receipt", 2),
     "committing state": ("INSERT INTO entity_latest", "", 2),
     "acknowledging": ("SET ack_at = :now", "receipt", 2),
     "emitting": ("INSERT INTO events(", "faults.shipped", 2),

@@ -6,6 +6,7 @@ which survives whatever happens to it.
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import os
 import random
@@ -17,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ontologia import Entity, Event, Field, OntologiaConfig, Session, on_event
+from ontologia.errors import ConnectionLostError
 
 
 class Order(Entity):
@@ -152,6 +154,22 @@ def produce(uri: str, prefix: str, pause: float) -> None:
             number += 1
 
 
+def produce_despite_losses(uri: str, prefix: str, pause: float) -> None:
+    """The same beside a server that goes away; note what returned, and what was refused."""
+    with Session(uri) as session:
+        say("running")
+        number = 0
+        while not Own.pipe.poll(pause):
+            session.ensure(Order(id=f"{prefix}-{number}"))
+            try:
+                session.commit(event=Placed(number=f"{prefix}-{number}"))
+                note("committed", f"{prefix}-{number}")
+            except ConnectionLostError:
+                session.discard()
+                note("refused", f"{prefix}-{number}")
+            number += 1
+
+
 def produce_and_work(uri: str, prefix: str, seconds: float) -> None:
     """Both at once, in one session: a thread commits for that long, the main thread runs."""
     with Session(uri) as session:
@@ -182,6 +200,9 @@ def begin(target: Callable[..., None], pipe: Any, notes: str, *arguments: Any) -
     log.addHandler(logging.FileHandler(f"{notes}.log"))
     log.propagate = False
     random.seed()
+    # kill -USR1 tells where a child hangs.
+    stacks = os.open(f"{notes}.stacks", os.O_CREAT | os.O_WRONLY)
+    faulthandler.register(signal.SIGUSR1, file=stacks)
     try:
         target(*arguments)
     except BaseException:

@@ -20,7 +20,7 @@ from ontologia.errors import ConnectionLostError, LockContentionError, Ontologia
 from ontologia.runtime.acks import Acks
 from ontologia.runtime.coroutines import Coroutines
 from ontologia.runtime.dispatch import Dispatcher
-from ontologia.runtime.feed import Feed
+from ontologia.runtime.feed import LARGEST_GROUP, Feed
 from ontologia.runtime.handlers import Handler
 from ontologia.runtime.outage import Outage
 from ontologia.runtime.signals import stopping_on_signals
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 _IDLE_POLL = 1.0  # seconds: wakes make it faster, polling makes it certain
 _SLICE = 0.001
+_SEEN_FOR = 0.02  # seconds
 _LAST_WORDS = 1.0  # seconds a cancelled coroutine has to clean up
 
 
@@ -80,6 +81,8 @@ class EventLoop:
         self._feed = Feed(handlers, workers, self._config.event_max_attempts)
         self._dispatcher = Dispatcher(session, self._acks, self._coroutines, self._stop.is_set)
         self._consumers: dict[str, Consumer] = {}
+        self._seen: Peek | None = None
+        self._looked = 0.0
         self._stopped_at: float | None = None
         self._outage = Outage()
         self._upkeep = Upkeep(
@@ -174,7 +177,7 @@ class EventLoop:
         claimed = 0
         self._watch.settle()
         self._run_waiting()  # what a busy database kept from being run
-        peek: Peek | None = None
+        peek = self._seen_before()
         for handler in self._handlers:
             if self._stop.is_set() or claimed >= budget:
                 break
@@ -190,7 +193,9 @@ class EventLoop:
             seen = peek
             if peek.fresh:
                 peek = None  # the claim hands it out: look again for the next
-            claims = self._claim(handler, consumer, seen, budget - claimed)
+            claims, full = self._claim(handler, consumer, seen, budget - claimed)
+            if full and peek is not None:
+                self._seen = peek
             if claims:
                 claimed += len(claims)
                 self._feed.add(handler, claims)
@@ -199,7 +204,18 @@ class EventLoop:
             peek = None  # what waited for the end of its lease does not any more
         return claimed, peek
 
+    def _seen_before(self) -> Peek | None:
+        """What was seen before a full claim still holds: there is more where that came from.
+
+        Not for long: somebody may have announced something for a more urgent handler.
+        """
+        peek, self._seen = self._seen, None
+        if peek is None or self._clock.monotonic() - self._looked > _SEEN_FOR:
+            return None
+        return peek
+
     def _peek(self) -> Peek:
+        self._looked = self._clock.monotonic()
         peek = self._events.claims.peek(each.id for each in self._consumers.values())
         self._outage.over()
         if peek.gone:  # somebody took this session for dead and forgot its consumers
@@ -207,9 +223,18 @@ class EventLoop:
             return self._events.claims.peek(each.id for each in self._consumers.values())
         return peek
 
-    def _claim(self, handler: Handler, consumer: Consumer, peek: Peek, budget: int) -> list[Claim]:
-        """Claim, and acknowledge by the same transaction what was done before."""
+    def _claim(
+        self, handler: Handler, consumer: Consumer, peek: Peek, budget: int
+    ) -> tuple[list[Claim], bool]:
+        """Claim, and acknowledge by the same transaction what was done before.
+
+        Whether there were as many as could be had tells that there are more.
+        """
         claims: list[Claim] = []
+        start = self._feed.group_size(handler)
+        limit = min(self._config.event_claim_limit, budget)
+        if start == LARGEST_GROUP:
+            limit = min(limit, start)  # so fast that all of it is started with the claim
 
         def claim(done: list[Done]) -> Settled:
             settled: Callable[[], Settled] = lambda: NOTHING
@@ -222,17 +247,17 @@ class EventLoop:
                 consumer,
                 [handler.event_type],
                 session_id=self._session.session_id,
-                limit=min(self._config.event_claim_limit, budget),
+                limit=limit,
                 lease_ms=self._config.event_claim_lease_ms,
                 policy=self._events.policy,
                 peek=peek,
-                start=self._feed.group_size(handler),
+                start=start,
                 before=acknowledge,
             )
             return settled()
 
         self._acks.write(claim)
-        return claims
+        return claims, len(claims) == limit
 
     # -- running handlers -----------------------------------------------------------------------
 

@@ -7,13 +7,14 @@ tells what has to be known before any other is made.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psycopg
 
 from ontologia.errors import StoreOpenError
 from ontologia.store.postgres.clock import ServerClock
 from ontologia.store.postgres.place import Place
+from ontologia.store.waker import readable
 
 _OLDEST = 15
 _GREETING = b"SELECT pg_backend_pid(), pg_is_in_recovery()"
@@ -94,6 +95,14 @@ def first_contact(place: Place, clock: ServerClock | None = None) -> Server:
             return Server(connection.info.backend_pid != process, standby)
     except psycopg.Error as error:
         raise unreachable(place.shown, error) from error
+
+
+def has_died(connection: psycopg.Connection[Any]) -> bool:
+    """Whether a connection that waited in the pool came to its end; costs a look at its socket.
+
+    Nothing else comes by itself on a connection of which nothing was asked.
+    """
+    return connection.closed or bool(readable([connection.fileno()], 0))
 
 
 def why_not(place: Place) -> psycopg.Error | None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -26,7 +27,7 @@ from hashlib import blake2b
 from typing import Any
 
 import psycopg
-from psycopg import errors
+from psycopg import errors, pq
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from ontologia.errors import (
@@ -37,7 +38,7 @@ from ontologia.errors import (
 )
 from ontologia.store.database import Bindings, Conflict
 from ontologia.store.postgres.clock import ServerClock
-from ontologia.store.postgres.contact import first_contact, unreachable, why_not
+from ontologia.store.postgres.contact import first_contact, has_died, unreachable, why_not
 from ontologia.store.postgres.errors import lost, translated
 from ontologia.store.postgres.place import Place, with_setting
 from ontologia.store.postgres.quiet import PREFIX, hush
@@ -66,6 +67,7 @@ _CONNECTING_MS = 10_000
 _RECONNECTING = 5.0  # seconds: the pool's pauses double, and must not outlast the server's
 _FIND_OUT = 30.0  # seconds to ask a server that went away what became of a commit
 _ASK_AGAIN = 0.02
+_KEEP = 60.0  # seconds
 _COLLISIONS = (errors.DeadlockDetected, errors.SerializationFailure)
 _OPTIONS: dict[str, Any] = {"autocommit": True, "prepare_threshold": None}
 
@@ -152,6 +154,9 @@ class Database:
         self._hand_out_key = lock_key("hand-out", place.schema)
         self._commits_key = lock_key("commits", place.schema)
         self._turn = Turn()
+        self._lock = threading.Lock()
+        self._warm: Connection | None = None
+        self._look_again = 0.0
         self._writing = False
         self.pooled, self.standby = first_contact(place, clock)
         # What limits statements is part of a connection, where that is one's own.
@@ -326,7 +331,7 @@ class Database:
                         self._clock.measure(connection)
                 yield wire
             finally:
-                self._pool.putconn(wire.connection)
+                self._put_back(wire.connection)
         except _COLLISIONS as error:
             others = f"other transactions on {self._shown} ({type(error).__name__})"
             raise Conflict(others, _since(started)) from error
@@ -340,8 +345,22 @@ class Database:
         return self._connection(_CONNECTING_MS)
 
     def _connection(self, limit_ms: float) -> Connection:
+        """A connection that is alive, as far as one can see."""
+        for _ in range(_MOST_CONNECTIONS):
+            connection = self._next_connection(limit_ms)
+            if not has_died(connection):
+                return connection
+            connection.close()
+            self._pool.putconn(connection)  # which makes another
+        return self._next_connection(limit_ms)
+
+    def _next_connection(self, limit_ms: float) -> Connection:
         """A connection: those of others are waited for `limit_ms`, a new one as long as it takes."""
         self._check_usable()
+        with self._lock:
+            warm, self._warm = self._warm, None
+        if warm is not None:
+            return warm
         started = time.monotonic()
         try:
             return self._pool.getconn(timeout=max(limit_ms, 1) / 1000)
@@ -357,10 +376,31 @@ class Database:
             return self._pool.getconn(timeout=_RECONNECTING)
         raise lost(self._shown, reason, hint=unreachable(self._shown, reason).hint) from reason
 
+    def _put_back(self, connection: Connection) -> None:
+        """Keep the connection that was used last for whoever comes next.
+
+        The pool would give them all in turn, and each would be a server process that has the
+        least in its caches. Now and then the pool gets it, to see whether it has become old.
+        """
+        now = time.monotonic()
+        with self._lock:
+            idle = connection.pgconn.transaction_status == pq.TransactionStatus.IDLE
+            if idle and self._warm is None and now < self._look_again and not self._pool.closed:
+                self._warm = connection
+                return
+            if now >= self._look_again:
+                self._look_again = now + _KEEP
+        self._pool.putconn(connection)
+
     def close(self) -> None:
         """Close every connection; those in use are closed when they come back."""
-        if os.getpid() == self._pid:  # a forked child must leave its parent's connections alone
-            self._pool.close()
+        if os.getpid() != self._pid:
+            return  # a forked child must leave its parent's connections alone
+        self._pool.close()
+        with self._lock:
+            warm, self._warm = self._warm, None
+        if warm is not None:
+            self._pool.putconn(warm)
 
     def _check_usable(self) -> None:
         if os.getpid() != self._pid:

@@ -196,8 +196,9 @@ UPDATE ontologia.event_claims
 RETURNING event_id, read_commit;
 
 -- name: began_at
+-- A server that crashed may have lost the start, and kept the claim.
 UPDATE ontologia.event_claims SET read_commit = %s
- WHERE event_id = %s AND handler_id = %s AND lease_token = %s;
+ WHERE event_id = %s AND handler_id = %s AND lease_token = %s AND started_at IS NOT NULL;
 
 -- name: last_commit
 SELECT COALESCE(MAX(id), 0) FROM ontologia.commits;
