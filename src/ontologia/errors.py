@@ -213,6 +213,10 @@ class UpgraderError(MigrationError):
         super().__init__(f"upgrading {type_name} {key!r}: {problem}; nothing was written")
 
 
+class NotFoundError(OntologiaError, LookupError):
+    """What was asked for by its name or number is not there."""
+
+
 class CopyError(OntologiaError, RuntimeError):
     """A store was not copied to another database, or not to its end."""
 

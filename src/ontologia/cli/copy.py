@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ontologia.cli.call import Call
+
 if TYPE_CHECKING:
     from ontologia.store.copying import Progress, Report
 
@@ -15,12 +17,12 @@ _STORE = "A path, sqlite:///app.db or postgresql://user@host/database."
 
 
 def copy(
+    call: Call,
     source: Annotated[str, typer.Argument(help=f"The store to copy. {_STORE}")],
     target: Annotated[str, typer.Argument(help=f"An empty place to copy it to. {_STORE}")],
     restart: Annotated[
         bool, typer.Option("--restart", help="Begin an unfinished copy anew; empties the target.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Copy a store to another database, and compare both.
 
@@ -32,7 +34,7 @@ def copy(
 
     with _shown_progress() as progress:
         report = copy_store(source, target, progress=progress, restart=restart)
-    if json:
+    if call.json:
         _print_json(report)
     else:
         _print_table(report)

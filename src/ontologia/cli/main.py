@@ -3,7 +3,8 @@
 A module here may import nothing but Typer at its top: what a command needs, it imports when it
 runs, so that `--help` and every other command need not wait for it.
 
-Exit codes: 0 done, 1 an error, 2 a command that was not understood, 130 interrupted.
+Exit codes: 0 done, 1 an error, 2 a command that was not understood, 3 a schema that does not fit, 4
+not found, 5 the database, 6 a conflict with somebody else, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from typing import Annotated
 import typer
 
 from ontologia.cli import copy, schema
-from ontologia.cli.failures import Commands
+from ontologia.cli.call import Call, Commands, Debug, Json, Namespace, Uri
+from ontologia.cli.failures import Failures
 
-app = typer.Typer(
+app = Commands(
     name="ontologia",
-    cls=Commands,
+    cls=Failures,
     help="Typed, versioned state and a durable event bus in one database.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
 app.command("copy")(copy.copy)
 app.add_typer(schema.app, name="schema")
@@ -37,12 +38,18 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def options(
+    ctx: typer.Context,
+    datastore_uri: Uri = None,
+    namespace: Namespace = None,
+    json: Json = False,
+    debug: Debug = False,
     version: Annotated[
         bool,
         typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
     """What comes before the name of a command."""
+    ctx.obj = Call(datastore_uri, namespace, json, debug)
 
 
 def main() -> None:

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="The tables of a store.", no_args_is_help=True)
+from ontologia.cli.call import Commands
+
+app = Commands(help="The tables of a store.", no_args_is_help=True)
 
 
 class Dialect(StrEnum):

@@ -1,0 +1,115 @@
+"""Answers: tables for eyes on a terminal, tabs for a pipe, JSON lines for programs.
+
+Rows are printed as they come, however many they are.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import typer
+
+if TYPE_CHECKING:
+    from ontologia.cli.call import Call
+
+_PAGE = 500  # rows of one table on a terminal: its columns are as wide as the widest of them
+
+
+def say(text: str) -> None:
+    """A line for a reader."""
+    typer.echo(text)
+
+
+def show_json(value: Any) -> None:
+    """One value, on a line of its own."""
+    sys.stdout.write(orjson.dumps(value, default=_plain).decode() + "\n")
+
+
+def show_rows(
+    call: Call,
+    columns: Sequence[str],
+    rows: Iterable[Mapping[str, Any]],
+    *,
+    names: Sequence[str],
+    nothing: str = "",
+) -> None:
+    """Rows as a table with these columns; in JSON every row as it is.
+
+    `names` are the keys of a row under each column. `nothing` is said on a terminal if there are none.
+    """
+    if call.json:
+        for row in rows:
+            show_json(row)
+        return
+    cells = ([cell(row.get(name)) for name in names] for row in rows)
+    if not sys.stdout.isatty():
+        for line in chain([columns], cells):
+            sys.stdout.write("\t".join(_one_line(text) for text in line) + "\n")
+        return
+    shown = False
+    while page := list(islice(cells, _PAGE)):
+        shown = True
+        _show_page(columns, page)
+    if not shown and nothing:
+        say(nothing)
+
+
+def _show_page(columns: Sequence[str], page: Sequence[Sequence[str]]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for number, name in enumerate(columns):
+        figures = all(_is_figure(row[number]) for row in page)
+        table.add_column(name, justify="right" if figures else "left", overflow="fold")
+    for row in page:
+        table.add_row(*(Text(text) for text in row))
+    Console().print(table)
+
+
+def cell(value: Any) -> str:
+    """A value as text for a table."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, datetime):
+        return instant(value)
+    if isinstance(value, str):
+        return value
+    return orjson.dumps(value, default=_plain).decode()
+
+
+def instant(value: datetime) -> str:
+    """`2026-11-15 19:39:43`, in UTC."""
+    return value.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def age(span: timedelta) -> str:
+    """`2s ago`, `10m ago`, `3h ago`, `4d ago`."""
+    seconds = max(0, int(span.total_seconds()))
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
+        if seconds >= size:
+            return f"{seconds // size}{unit} ago"
+    return f"{seconds}s ago"
+
+
+def _one_line(text: str) -> str:
+    return text.replace("\t", " ").replace("\r", " ").replace("\n", " ")
+
+
+def _is_figure(text: str) -> bool:
+    return text == "-" or text.replace(",", "").replace(".", "").lstrip("-").isdigit()
+
+
+def _plain(value: Any) -> Any:
+    return str(value)
