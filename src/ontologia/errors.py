@@ -22,6 +22,7 @@ OntologiaError
 │   ├── MigrationTokenError
 │   ├── MissingUpgraderError
 │   └── UpgraderError            an upgrader raised, or gave what its type does not allow
+├── NotFoundError                what was asked for by its name or number is not there
 ├── CopyError                    a store was not copied, or not to its end
 └── DatabaseError                the database said no; its own error is the cause
     ├── IntegrityError

@@ -17,6 +17,7 @@ from ontologia.errors import DatabaseError, LockContentionError, SessionClosedEr
 from ontologia.store.events.store import SqlEventStore
 from ontologia.store.open import WithEvents, open_event_store
 from ontologia.testing import ManualClock
+from ontologia.store.rows import EventRow
 from ontologia.testing.conformance.event_world import POST, ParcelPosted, claim, numbers, post
 from ontologia.testing.conformance.schemas import Postgres
 
@@ -146,6 +147,25 @@ def test_nothing_is_left_on_a_connection_but_what_is_prepared_on_ones_own(
         assert tx.one("SHOW lock_timeout") == ("0",)
         assert tx.one("SHOW transaction_read_only") == ("on",)
         assert tx.one("SHOW transaction_isolation") == ("repeatable read",)
+
+
+@pytest.mark.parametrize("count", [7, 8, 2_500])
+def test_events_stored_together_are_those_stored_one_by_one(
+    event_store: SqlEventStore, direct: Any, count: int
+) -> None:
+    texts = ['a "b" \\c', "{x,NULL}", "", "☃", "it's"]
+    rows = [
+        event_store.log.given_row(ParcelPosted(number=number), POST)._replace(
+            payload=texts[number % 5], source=None if number % 2 else texts[number % 5]
+        )
+        for number in range(count)
+    ]
+    with event_store.transaction() as tx:
+        event_store.log.add(tx, rows)
+
+    columns = ", ".join(EventRow._fields)
+    assert [EventRow(*row) for row in direct(f"SELECT {columns} FROM events ORDER BY seq")] == rows
+    assert direct("SELECT event_id FROM incoming ORDER BY seq") == [(row.id,) for row in rows]
 
 
 def test_waiting_has_an_end(open_events: Open) -> None:

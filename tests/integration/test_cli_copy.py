@@ -110,7 +110,7 @@ def test_an_error_is_a_message_with_what_helps_and_no_traceback(place, tmp_path)
 def test_a_password_is_not_repeated(place, run):
     done = run("copy", "postgresql://ada:sesame@127.0.0.1:1/none", place("sqlite"))
 
-    assert done.exit_code == 1
+    assert done.exit_code == 5
     assert "127.0.0.1:1" in done.stderr
     assert "sesame" not in done.stderr + done.stdout
 

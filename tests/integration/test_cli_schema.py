@@ -89,7 +89,7 @@ def test_what_makes_no_sense_is_a_usage_error(arguments, run):
 def test_a_schema_that_cannot_be_is_an_error(run):
     done = run("schema", "sql", "--schema", "a b")
 
-    assert done.exit_code == 1
+    assert done.exit_code == 5
     assert done.stderr.startswith("error: schema='a b' names no schema")
 
 

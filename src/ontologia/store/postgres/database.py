@@ -68,6 +68,8 @@ _RECONNECTING = 5.0  # seconds: the pool's pauses double, and must not outlast t
 _FIND_OUT = 30.0  # seconds to ask a server that went away what became of a commit
 _ASK_AGAIN = 0.02
 _KEEP = 60.0  # seconds
+_A_FEW = 8  # rows: as many are faster one by one than the planning of all takes
+_PORTION = 1_000
 _COLLISIONS = (errors.DeadlockDetected, errors.SerializationFailure)
 _OPTIONS: dict[str, Any] = {"autocommit": True, "prepare_threshold": None}
 
@@ -117,10 +119,16 @@ class Tx:
     def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
         """Run a statement for each row, without waiting for each."""
         statement = sql if isinstance(sql, Statement) else Statement(sql)
-        for row in rows:
-            self._wire.ask(statement, row)
-            if statement.proof is not None:
-                self.proof = statement.proof, row
+        given = list(rows)
+        if statement.bulk is not None and len(given) >= _A_FEW:
+            for start in range(0, len(given), _PORTION):
+                columns = zip(*given[start : start + _PORTION], strict=True)
+                self._wire.ask(statement.bulk, [list(column) for column in columns])
+        else:
+            for row in given:
+                self._wire.ask(statement, row)
+        if statement.proof is not None and given:
+            self.proof = statement.proof, given[-1]
 
     def hand_out_turn(self, *, wait: bool) -> bool:
         """Have hand-out and registration to oneself; a statement of its own.

@@ -69,6 +69,8 @@ class PostgresStore(Records):
         alone, write = self._database.write_state, self._database.write
         self._lease = WriteLease(alone, write, self._sql, clock, config.lock_lease_ms)
         hot = prepared(qualified(_EVENTS, place.schema))
+        hot["insert_event"].bulk = hot["insert_events"]
+        hot["insert_incoming"].bulk = hot["insert_incomings"]
         hot["insert_incoming"].proof = hot["has_event"]
         hot["insert_deferred"].proof = hot["has_deferred"]
         events = {**hot, **qualified(_OPERATION, place.schema)}

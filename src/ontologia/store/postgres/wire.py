@@ -34,6 +34,8 @@ class Statement(str):
 
     proof: Statement | None = None
     """Has a row, with the same bindings, if and only if what this one wrote was committed."""
+    bulk: Statement | None = None
+    """The same for many rows: it takes a list of each of their values."""
 
     @functools.cached_property
     def plan(self) -> _Plan:

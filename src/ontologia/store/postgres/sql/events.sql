@@ -6,6 +6,17 @@ VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s);
 -- name: insert_incoming
 INSERT INTO ontologia.incoming(event_id) VALUES (%s);
 
+-- name: insert_events
+-- Many events by one statement: a list of the ids, one of the namespaces, and so on.
+INSERT INTO ontologia.events(id, namespace, type, payload, created_at, priority, root_event_id,
+                             chain_depth, source, correlation_id, causation_id, tenant_id, dedup_key)
+SELECT * FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::bigint[],
+                     %s::text[], %s::bigint[], %s::text[], %s::text[], %s::text[], %s::text[],
+                     %s::text[]);
+
+-- name: insert_incomings
+INSERT INTO ontologia.incoming(event_id) SELECT unnest(%s::text[]);
+
 -- name: insert_dedup
 -- Not DO NOTHING: an update that never happens still locks the row that is in the way, so that
 -- nobody can delete it before `get_dedup` has read whose it is.
