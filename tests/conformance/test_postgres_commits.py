@@ -15,6 +15,7 @@ import pytest
 from ontologia import Event, Field, HandlerContext, OntologiaConfig, Session, on_event
 from ontologia.errors import InvalidValueError, LockContentionError
 from ontologia.store.open import open_store
+from ontologia.store.postgres.layout import LAYOUT
 from ontologia.store.protocol import Store
 from ontologia.store.rows import RawChange
 from ontologia.testing import ManualClock
@@ -245,7 +246,7 @@ def test_a_schema_that_held_events_alone_gets_state_and_keeps_them(
     session.ensure(Product(sku="a", price=1.0))
 
     assert session.commit() == 1
-    assert sql("SELECT version FROM ontologia_layout") == [[2]]
+    assert sql("SELECT version FROM ontologia_layout") == [[LAYOUT]]
     assert len(session.event_store.list_events("default")) == 1
 
 
@@ -278,3 +279,38 @@ def test_a_key_that_no_index_can_hold_is_refused_in_our_words(session):
     session.discard()
 
     assert session.head == 0
+
+
+@pytest.mark.req("ONT-121")
+def test_a_lease_that_runs_out_while_a_commit_waits_for_its_turn_is_seen(
+    open_: Callable[..., Store], uri: str, clock: ManualClock
+) -> None:
+    """The fence is asked together with the lock; what counts is when the lock was had."""
+    store, other = open_(lock_timeout_ms=10_000), open_()
+    other.events.enqueue(Ordered(sku="a"), "default")
+    consumer = store.events.consumers.register("default", "ship", [Ordered.__event_type__])
+    [claim] = store.events.claims.claim(
+        consumer,
+        [Ordered.__event_type__],
+        session_id="s1",
+        limit=1,
+        lease_ms=30_000,
+        policy=store.events.policy,
+    )
+    held: list[bool] = []
+
+    def commit() -> None:
+        with store.write(claim=claim) as tx:
+            held.append(tx.holds(claim))
+
+    waiting = threading.Thread(target=commit)
+    with other.write():
+        waiting.start()
+        blocked = (
+            "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'advisory' AND state = 'active'"
+        )
+        assert eventually(lambda: other.events._database.all(blocked))
+        clock.advance(seconds=30)
+    waiting.join()
+
+    assert held == [False]

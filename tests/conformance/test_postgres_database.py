@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
@@ -13,13 +14,20 @@ import psycopg
 import pytest
 
 from ontologia import OntologiaConfig, Session
-from ontologia.errors import DatabaseError, LockContentionError, SessionClosedError, StoreOpenError
+from ontologia.errors import (
+    ConnectionLostError,
+    DatabaseError,
+    LockContentionError,
+    SessionClosedError,
+    StoreOpenError,
+)
 from ontologia.store.events.store import SqlEventStore
 from ontologia.store.open import WithEvents, open_event_store
-from ontologia.testing import ManualClock
 from ontologia.store.rows import EventRow
+from ontologia.testing import ManualClock
 from ontologia.testing.conformance.event_world import POST, ParcelPosted, claim, numbers, post
 from ontologia.testing.conformance.schemas import Postgres
+from tests.integration.running import until
 
 Open = Callable[..., SqlEventStore]
 Ask = Callable[[str], list[Any]]
@@ -105,6 +113,38 @@ def test_a_connection_lost_in_a_transaction_is_an_error_of_ours(
 
     post(event_store, 1)
     assert numbers(claim(event_store)) == [1]
+
+
+def test_a_question_that_somebody_ended_is_not_asked_forever(event_store: SqlEventStore) -> None:
+    with pytest.raises(ConnectionLostError, match="administrator"):
+        event_store._database.all("SELECT pg_terminate_backend(pg_backend_pid())")
+
+
+def test_a_connection_that_comes_back_is_for_whoever_waits(open_events: Open) -> None:
+    store = open_events(lock_timeout_ms=30_000)
+    for number in range(3):
+        post(store, number)  # the connection that was used last is kept at hand
+    release, ended = threading.Event(), threading.Event()
+    together = threading.Barrier(17)
+
+    def hold(last: threading.Event) -> None:
+        with store.transaction():
+            together.wait()
+            last.wait()
+
+    with ThreadPoolExecutor(17) as threads:
+        holders = [threads.submit(hold, release if number else ended) for number in range(16)]
+        together.wait()
+        database: Any = store._database
+        waiter = threads.submit(claim, store)
+        until(lambda: database._pool.get_stats().get("requests_waiting"))
+        ended.set()  # one of sixteen
+        try:
+            assert numbers(waiter.result(20)) == [0, 1, 2]
+        finally:
+            release.set()
+        for holder in holders:
+            holder.result()
 
 
 def test_a_failure_that_somebody_swallowed_is_not_a_commit(event_store: SqlEventStore) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -78,3 +79,20 @@ def test_what_is_taken_is_not_sorted_out_of_all_that_is_ready(full_store: SqlEve
 
     [[scan]] = [part["Plans"] for part in [locking]]
     assert scan["Index Name"] == "idx_ready"
+
+
+@pytest.mark.parametrize("name", ["finished", "unleased"])
+def test_collection_reads_what_it_locked_once_and_not_for_every_event(
+    full_store: SqlEventStore, name: str
+) -> None:
+    portion = 1_000
+    ids = json.dumps([f"old {number}" for number in range(1, portion + 1)])
+    place = {"namespace": POST, "type": POSTED, "seen_since": "2025", "now": "2026", "ids": ids}
+    with full_store.transaction() as tx:
+        asked = f"EXPLAIN (ANALYZE, FORMAT JSON) {full_store._sql[name]}"
+        [[[found]]] = tx.all(asked, place)
+
+    for part in parts(found["Plan"]):
+        if part["Node Type"] == "CTE Scan":
+            rows = part["Actual Rows"] + part.get("Rows Removed by Filter", 0)
+            assert rows * part["Actual Loops"] <= portion

@@ -95,3 +95,38 @@ def test_another_session_of_its_process_wakes_it(uri, heard):
         for number in range(3):
             other.commit(event=Bell(number=number))
             until(lambda number=number: heard == list(range(number + 1)))
+
+
+FORK = """
+from ontologia import Event, Field, on_event
+from tests.integration.running import until
+
+class Bell(Event):
+    number: Field[int]
+
+@on_event(Bell, name="hear")
+def hear(ctx):
+    say("heard", ctx.event.number)
+
+parent = Session(sys.argv[1])
+watch = parent._store.watch()
+until(lambda: watch._channel.hears)
+child = os.fork()
+if child == 0:
+    with Session(sys.argv[1], config=OntologiaConfig(event_poll_interval_ms=3_600_000)) as session:
+        session.run([hear])
+    os._exit(0)
+listen()
+os.kill(child, 9)
+os.waitpid(child, 0)
+"""
+
+
+@pytest.mark.req("NEW-003")
+def test_a_forked_child_hears_for_itself(uri):
+    with Process(FORK, uri) as other, Session(uri) as session:
+        until(lambda: session.event_store.list_consumers("default"))
+        for number in range(3):
+            session.commit(event=Bell(number=number))
+            assert other.hear("heard") == str(number)
+        other.tell("")

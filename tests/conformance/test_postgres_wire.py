@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from ontologia.store.postgres.wire import Connection, Statement, Wire
+from ontologia.store.postgres.wire import Connection, Statement, Wire, portions
 from ontologia.testing.conformance.backends import POSTGRES
 
 pytestmark = POSTGRES
@@ -25,6 +25,7 @@ def connect(postgres_uri: str) -> Iterator[Any]:
     opened: list[Connection] = []
 
     def connected(old: Connection | None = None) -> Connection:
+        assert len(opened) < 10, "one connection after the other"
         opened.append(Connection.connect(postgres_uri, autocommit=True))
         return opened[-1]
 
@@ -52,6 +53,17 @@ def test_what_is_asked_together_is_sent_once(wire: Wire) -> None:
 
     assert before()[0][1] == after()[0][1]  # one message without BEGIN is one transaction
     assert before()[0][0] < after()[0][0]
+
+
+def test_what_is_too_large_for_one_message_is_sent_in_several(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ontologia.store.postgres.wire._MOST_TEXT", 100)
+    assert list(portions(["x" * 60] * 5, 1_000, len)) == [["x" * 60] * 2] * 2 + [["x" * 60]]
+    texts = [wire.ask(Statement("SELECT %s::text"), ("x" * 60,)) for _ in range(3)]
+
+    assert [text.result is not None for text in texts] == [True, True, False]
+    assert [text() for text in texts] == [[("x" * 60,)]] * 3
 
 
 def test_a_great_many_questions_need_no_more_room_than_some(wire: Wire) -> None:
@@ -126,6 +138,15 @@ def test_a_connection_that_died_before_it_was_used_is_replaced(wire: Wire, conne
 
     assert wire.connection is not dead
     assert dead.closed
+
+
+def test_a_question_that_ends_its_connection_is_asked_twice_and_no_more(wire: Wire) -> None:
+    deadly = wire.ask(Statement("SELECT pg_terminate_backend(pg_backend_pid())"))
+
+    with pytest.raises(psycopg.OperationalError):
+        deadly()
+
+    assert wire.connection.closed
 
 
 def test_what_must_not_be_done_twice_is_not(wire: Wire, connect: Any) -> None:

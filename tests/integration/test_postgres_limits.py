@@ -54,14 +54,15 @@ def outside(database: Database) -> None:
     database.all(LONG)
 
 
-TRANSACTIONS: dict[str, Callable[[Any], None]] = {
+WAYS: dict[str, Callable[[Any], None]] = {
     "a read": lambda database: within(database.read),
     "a write": lambda database: within(database.write),
     "a write of state": lambda database: within(database.write_state),
+    "alone": outside,
 }
 
 
-@pytest.mark.parametrize("ask", [*TRANSACTIONS.values(), outside], ids=[*TRANSACTIONS, "alone"])
+@pytest.mark.parametrize("ask", WAYS.values(), ids=WAYS)
 def test_a_statement_that_takes_too_long_is_ended_and_the_setting_is_named(
     open_: Open, ask: Callable[[Any], None]
 ) -> None:
@@ -74,7 +75,7 @@ def test_a_statement_that_takes_too_long_is_ended_and_the_setting_is_named(
     assert database.all("SELECT 1") == [(1,)]
 
 
-@pytest.mark.parametrize("ask", TRANSACTIONS.values(), ids=TRANSACTIONS)
+@pytest.mark.parametrize("ask", WAYS.values(), ids=WAYS)
 def test_so_it_is_behind_a_pooler(
     server: Postgres, open_: Open, ask: Callable[[Any], None]
 ) -> None:
@@ -85,6 +86,19 @@ def test_so_it_is_behind_a_pooler(
         with database.read() as tx:
             assert tx.one("SHOW statement_timeout") == ("50ms",)
         database.close()
+
+
+def test_so_it_is_in_any_language_of_the_server(open_: Open) -> None:
+    database = open_(statement_timeout_ms=50)
+    german = """
+        DO $$ BEGIN
+            PERFORM pg_sleep(60);
+        EXCEPTION WHEN query_canceled THEN
+            RAISE EXCEPTION 'storniere Anfrage' USING ERRCODE = 'query_canceled';
+        END $$"""
+
+    with pytest.raises(DatabaseError, match=r"statement_timeout_ms allows \(storniere Anfrage\)"):
+        database.all(german)
 
 
 def test_what_makes_tables_and_indexes_may_take_as_long_as_it_takes(open_: Open) -> None:

@@ -154,6 +154,25 @@ def test_connections_that_died_in_the_pool_are_not_used(server: Postgres) -> Non
             pass
 
 
+def test_threads_that_all_wait_for_a_server_that_is_away_are_told_so(server: Postgres) -> None:
+    settings = OntologiaConfig(lock_timeout_ms=100)
+    with Session(server.uri, config=settings) as session, ThreadPoolExecutor(20) as threads:
+        together = threading.Barrier(16)
+
+        def wait_within(_: int) -> None:
+            with session.event_store.transaction():
+                together.wait()
+
+        list(threads.map(wait_within, range(16)))  # all connections that there can be
+        server.halt()
+
+        def told(_: int) -> None:
+            with pytest.raises(ConnectionLostError):
+                session.event_store.list_namespaces()
+
+        list(threads.map(told, range(20)))
+
+
 def test_worker_threads_outlive_acknowledgements_that_do_not_get_through(
     server: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:

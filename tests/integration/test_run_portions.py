@@ -13,6 +13,14 @@ class Job(Event):
     number: Field[int] = 0
 
 
+class Alarm(Event):
+    number: Field[int] = 0
+
+
+class Unheard(Event):
+    number: Field[int] = 0
+
+
 def announce(session, *numbers: int, **options: int) -> list[str]:
     events = [Job(number=number, **options) for number in numbers]
     for event in events:
@@ -43,6 +51,32 @@ def test_a_handler_claims_no_more_than_its_limit_at_a_time(open_session, limit, 
     session.run([look], max_iterations=1)
 
     assert seen == claimed
+
+
+@pytest.mark.req("ONT-103")
+def test_a_large_backlog_does_not_hold_up_what_is_more_urgent(open_session):
+    session, seen = open_session(settings={"event_claim_limit": 4}), []
+
+    @on_event(Alarm, priority=300)
+    def hear(ctx):
+        seen.append("alarm")
+
+    @on_event(Job, priority=200)
+    def work(ctx):
+        seen.append(ctx.event.number)
+        if ctx.event.number in (5, 20):
+            ctx.emit(Alarm())
+
+    @on_event(Unheard, priority=100)
+    def idle(ctx):
+        raise AssertionError
+
+    announce(session, *range(40))
+    session.run([hear, work, idle], max_iterations=1)
+
+    first, second = (place for place, each in enumerate(seen) if each == "alarm")
+    assert first - seen.index(5) <= 8
+    assert second - seen.index(20) <= 8
 
 
 @pytest.mark.req("ONT-102", "ONT-104", "ONT-159", "ONT-161")

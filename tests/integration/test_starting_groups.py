@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from ontologia import Event, EventDeadLetter, Field, on_event
+from ontologia.errors import ConnectionLostError
 from ontologia.testing import ManualClock
 from tests.integration import processes
 from tests.integration.running import PATIENCE, claim_of, until
@@ -205,3 +206,35 @@ def test_what_one_of_a_group_has_done_is_seen_while_the_next_one_runs(session, o
     session.run([work], max_iterations=1)
 
     assert seen == [4, 9]
+
+
+# -- what could not be run ------------------------------------------------------------------------
+
+
+def test_what_was_put_back_and_lost_meanwhile_is_not_run(session, open_session, clock, monkeypatch):
+    ran, claims = [], session.event_store.claims
+    release = claims.release
+
+    def lose(*arguments, **options):
+        """The database is away, for longer than a lease; another session has it all meanwhile."""
+        monkeypatch.setattr(claims, "release", release)
+        clock.advance(seconds=3_600)
+        other = open_session()
+        other.run([other_work], max_iterations=1)
+        raise ConnectionLostError("for an hour")
+
+    @on_event(Job, name="work")
+    def work(ctx):
+        ran.append(ctx.event.number)
+        if ctx.event.number == 1:
+            raise ValueError
+
+    @on_event(Job, name="work")
+    def other_work(ctx):
+        ran.append(f"other {ctx.event.number}")
+
+    announce(session, Job, 0, 1, 2)  # the last two are started together
+    monkeypatch.setattr(claims, "release", lose)
+    session.run([work], max_iterations=1)
+
+    assert ran == [0, 1, "other 1", "other 2"]

@@ -86,6 +86,8 @@ class Feed:
         while queue and len(group) < size and queue[0].started is group[0].started:
             if group[0].attempts or queue[0].attempts:
                 break
+            if queue[0].token != group[0].token:
+                break  # of two claim calls: what was put back, and what came meanwhile
             group.append(queue.popleft())
         return group
 
@@ -110,9 +112,14 @@ class Feed:
             return True
 
     def put_back(self, handler: Handler, claims: Sequence[Claim]) -> None:
-        """These were taken and could not be started: they are next again."""
+        """These were taken and could not be run: they are next again.
+
+        They are started anew, whatever they were: nobody knows how long the database was away.
+        """
         with self._changed:
             left = [claim for claim in claims if id(claim) in self._idle]
+            for claim in left:
+                claim.started = False
             self._waiting[handler.id].extendleft(reversed(left))
 
     def end(self, claim: Claim) -> None:

@@ -215,7 +215,7 @@ class EventLoop:
         return peek
 
     def _peek(self) -> Peek:
-        self._looked = self._clock.monotonic()
+        self._looked, self._seen = self._clock.monotonic(), None
         peek = self._events.claims.peek(each.id for each in self._consumers.values())
         self._outage.over()
         if peek.gone:  # somebody took this session for dead and forgot its consumers

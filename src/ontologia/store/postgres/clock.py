@@ -18,7 +18,7 @@ from ontologia.clock import SYSTEM_CLOCK, Clock, SystemClock
 from ontologia.store.postgres.place import Place
 
 log = logging.getLogger(__name__)
-_ASK = b"SELECT extract(epoch FROM clock_timestamp())::float8"
+_ASK = b"SELECT extract(epoch FROM clock_timestamp())"  # numeric: every digit is sent
 _SAMPLES = 3
 _INTERVAL = 60.0
 _SHARE = 0.1  # of a lease: a skew that is worth a word
@@ -96,7 +96,7 @@ class ServerClock(SystemClock):
         sent = self._monotonic()
         [(told,)] = connection.execute(_ASK).fetchall()
         back = self._monotonic()
-        return back - sent, told - (sent + back) / 2
+        return back - sent, float(told) - (sent + back) / 2
 
     def _report(self) -> None:
         """Say it once, and again when it has become another."""

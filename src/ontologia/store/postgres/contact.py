@@ -80,7 +80,9 @@ class Server(NamedTuple):
 def first_contact(place: Place, clock: ServerClock | None = None) -> Server:
     """Connect once, and look; sets the clock. StoreOpenError says why it cannot be."""
     try:
-        with psycopg.connect(place.conninfo, autocommit=True, prepare_threshold=None) as connection:
+        with psycopg.connect(place.conninfo, prepare_threshold=None) as connection:
+            # A standby knows no SERIALIZABLE, which may be the default.
+            connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
             version = connection.info.server_version // 10_000
             if version < _OLDEST:
                 raise StoreOpenError(

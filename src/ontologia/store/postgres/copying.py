@@ -214,6 +214,10 @@ class PostgresTarget(_Tables):
                 raise other_version(self.shown)
         return bool(copied and not restart)
 
+    def rows(self, table: Table) -> Iterator[Row]:
+        with self._writing():  # a statement may take long there
+            yield from super().rows(table)
+
     def insert(self, table: Table, rows: Sequence[Row]) -> None:
         names = self.columns(table)
         if table.is_searched:
@@ -248,8 +252,9 @@ class PostgresTarget(_Tables):
                 if counter is not None and number:
                     self._all("SELECT setval(%s, %s)", (counter, number))
             self._all(f'DROP TABLE "{self.schema}".{MARK}')
-        # Now, and not when the server comes to it: workers may begin at once.
-        self._all("ANALYZE " + ", ".join(self._name(table) for table in TABLES))
+        with self._writing(durable=False):
+            # Now, and not when the server comes to it: workers may begin at once.
+            self._all("ANALYZE (SKIP_LOCKED) " + ", ".join(self._name(table) for table in TABLES))
 
     def _empty(self) -> None:
         self._all("TRUNCATE " + ", ".join(map(self._name, TABLES)) + " RESTART IDENTITY")

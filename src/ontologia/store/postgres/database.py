@@ -40,9 +40,9 @@ from ontologia.store.database import Bindings, Conflict
 from ontologia.store.postgres.clock import ServerClock
 from ontologia.store.postgres.contact import first_contact, has_died, unreachable, why_not
 from ontologia.store.postgres.errors import lost, translated
-from ontologia.store.postgres.place import Place, with_setting
+from ontologia.store.postgres.place import Place, with_settings
 from ontologia.store.postgres.quiet import PREFIX, hush
-from ontologia.store.postgres.wire import Answer, Connection, Statement, Wire, plain
+from ontologia.store.postgres.wire import Answer, Connection, Statement, Wire, plain, portions
 from ontologia.store.turn import Turn
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,15 @@ _LOOK = Statement(_BY_INDEX)
 _WAIT_FOR = Statement("SELECT pg_advisory_xact_lock(%s)")
 _TRY = Statement("SELECT pg_try_advisory_xact_lock(%s)")
 _NOTHING = Statement("SELECT NULL")
-_LIMIT = Statement("SELECT set_config('statement_timeout', %s, true)")
+# Whatever the server, the database or the role is set to. The mode is for statements alone; of a
+# float every digit is wanted.
+_SETTINGS = (
+    r"default_transaction_isolation=read\ committed",
+    "default_transaction_read_only=off",
+    "extra_float_digits=1",
+)
+_SET = Statement("""
+SELECT set_config('extra_float_digits', '1', true), set_config('statement_timeout', %s, true)""")
 _CONNECTING_MS = 10_000
 _RECONNECTING = 5.0  # seconds: the pool's pauses double, and must not outlast the server's
 _FIND_OUT = 30.0  # seconds to ask a server that went away what became of a commit
@@ -121,8 +129,8 @@ class Tx:
         statement = sql if isinstance(sql, Statement) else Statement(sql)
         given = list(rows)
         if statement.bulk is not None and len(given) >= _A_FEW:
-            for start in range(0, len(given), _PORTION):
-                columns = zip(*given[start : start + _PORTION], strict=True)
+            for portion in portions(given, _PORTION, _length):
+                columns = zip(*portion, strict=True)
                 self._wire.ask(statement.bulk, [list(column) for column in columns])
         else:
             for row in given:
@@ -164,15 +172,17 @@ class Database:
         self._turn = Turn()
         self._lock = threading.Lock()
         self._warm: Connection | None = None
+        self._lent: set[Connection] = set()
+        self._waiting = 0  # threads that wait for a connection
         self._look_again = 0.0
         self._writing = False
         self.pooled, self.standby = first_contact(place, clock)
-        # What limits statements is part of a connection, where that is one's own.
-        limit = f"statement_timeout={statement_ms}"
-        self._limit = statement_ms if self.pooled else None
+        self._statement_ms = statement_ms
+        # How statements run is part of a connection, where that is one's own.
+        settings = (*_SETTINGS, f"statement_timeout={statement_ms}")
         hush()
         self._pool: ConnectionPool[Connection] = ConnectionPool(
-            place.conninfo if self.pooled else with_setting(place.conninfo, limit),
+            place.conninfo if self.pooled else with_settings(place.conninfo, settings),
             connection_class=Connection,
             kwargs=_OPTIONS,
             min_size=1,
@@ -220,11 +230,17 @@ class Database:
     @contextmanager
     def read(self) -> Generator[Tx]:
         """A read transaction: everything in it is answered from one snapshot."""
+        with self._begun(_READ) as tx:
+            tx.later(_LOOK)
+            yield tx
+
+    @contextmanager
+    def _begun(self, begin: Statement) -> Generator[Tx]:
+        """A transaction that writes nothing."""
         with self._wired(self._timeout_ms) as wire:
-            wire.ask(_READ)
-            wire.ask(_LOOK)
-            if self._limit is not None:
-                wire.ask(_LIMIT, (self._limit,))
+            wire.ask(begin)
+            if self.pooled:
+                wire.ask(_SET, (self._statement_ms,))
             try:
                 yield Tx(wire, self._hand_out_key)
                 wire.ask(_COMMIT)
@@ -240,9 +256,8 @@ class Database:
         with self._wired(limit_ms) as wire:
             wire.ask(_WRITE)
             settings = wire.ask(_HARD if durable else _SOFT, (max(1, int(limit_ms)),))
-            limit = 0 if unlimited else self._limit
-            if limit is not None:
-                wire.ask(_LIMIT, (limit,))
+            if self.pooled or unlimited:
+                wire.ask(_SET, (0 if unlimited else self._statement_ms,))
             tx = Tx(wire, self._hand_out_key)
             try:
                 yield tx
@@ -292,7 +307,8 @@ class Database:
                     status = "aborted"
             except (DatabaseError, LockContentionError) as error:
                 log.info("asking what became of transaction %s: %s", transaction_id, error)
-                if "is in the future" in str(error):  # it is not known any more
+                # A number in the future: it is not known any more.
+                if isinstance(error.__cause__, errors.InvalidParameterValue):
                     status = "aborted"
             if status == "committed":
                 return
@@ -311,18 +327,25 @@ class Database:
             time.sleep(_ASK_AGAIN)
 
     def all(self, sql: str, bindings: Bindings = ()) -> list[Any]:
-        """Every row of a single statement, which is a snapshot by itself."""
+        """Every row of a single statement, which is a snapshot by itself.
+
+        It may lock rows, for as long as it takes.
+        """
+        if self.pooled:
+            with self._begun(_READ if self.standby else _WRITE) as tx:
+                if isinstance(sql, Statement):
+                    tx.later(_LOOK)
+                return tx.all(sql, bindings)
         with self._wired(self._timeout_ms) as wire:
             if isinstance(sql, Statement):
                 wire.ask(_LOOK)  # what is sent together is one transaction
                 return wire.ask(sql, bindings)()
-            while True:
-                try:
-                    return plain(wire.connection, sql, bindings)()
-                except psycopg.OperationalError:
-                    if not wire.connection.closed:
-                        raise
-                    wire.connection = self._another(wire.connection)
+            try:
+                return plain(wire.connection, sql, bindings)()
+            except psycopg.OperationalError:
+                if not wire.replaced():
+                    raise
+                return plain(wire.connection, sql, bindings)()
 
     # -- connections ------------------------------------------------------------------------
 
@@ -345,11 +368,14 @@ class Database:
             raise Conflict(others, _since(started)) from error
         except psycopg.Error as error:
             waited = _since(started)
-            raise translated(error, self._shown, waited_ms=waited, schema=self.schema) from error
+            limit = self._statement_ms
+            raise translated(
+                error, self._shown, waited_ms=waited, limit_ms=limit, schema=self.schema
+            ) from error
 
     def _another(self, dead: Connection) -> Connection:
         """Instead of a connection that died in the pool, with the server or on the way to it."""
-        self._pool.putconn(dead)
+        self._give_back(dead)
         return self._connection(_CONNECTING_MS)
 
     def _connection(self, limit_ms: float) -> Connection:
@@ -359,21 +385,31 @@ class Database:
             if not has_died(connection):
                 return connection
             connection.close()
-            self._pool.putconn(connection)  # which makes another
+            self._give_back(connection)
         return self._next_connection(limit_ms)
 
     def _next_connection(self, limit_ms: float) -> Connection:
         """A connection: those of others are waited for `limit_ms`, a new one as long as it takes."""
         self._check_usable()
         with self._lock:
-            warm, self._warm = self._warm, None
-        if warm is not None:
-            return warm
+            connection, self._warm = self._warm, None
+            self._waiting += connection is None
+        if connection is None:
+            try:
+                connection = self._from_pool(limit_ms)
+            finally:
+                with self._lock:
+                    self._waiting -= 1
+        with self._lock:
+            self._lent.add(connection)
+        return connection
+
+    def _from_pool(self, limit_ms: float) -> Connection:
         started = time.monotonic()
         try:
             return self._pool.getconn(timeout=max(limit_ms, 1) / 1000)
         except PoolTimeout as error:
-            if self._pool.get_stats().get("pool_size", 0) >= _MOST_CONNECTIONS:
+            if len(self._lent) >= _MOST_CONNECTIONS:  # or they are being made anew
                 others = f"the {_MOST_CONNECTIONS} connections that other threads here have"
                 raise LockContentionError(others, _since(started)) from error
         try:
@@ -388,16 +424,29 @@ class Database:
         """Keep the connection that was used last for whoever comes next.
 
         The pool would give them all in turn, and each would be a server process that has the
-        least in its caches. Now and then the pool gets it, to see whether it has become old.
+        least in its caches. Now and then the pool gets it, to see whether it has become old; and
+        always while somebody waits there.
         """
         now = time.monotonic()
+        idle = connection.pgconn.transaction_status == pq.TransactionStatus.IDLE
         with self._lock:
-            idle = connection.pgconn.transaction_status == pq.TransactionStatus.IDLE
-            if idle and self._warm is None and now < self._look_again and not self._pool.closed:
+            if idle and self._is_free(now):
+                self._lent.discard(connection)
                 self._warm = connection
                 return
             if now >= self._look_again:
                 self._look_again = now + _KEEP
+        self._give_back(connection)
+
+    def _is_free(self, now: float) -> bool:
+        """Whether a connection can be kept outside the pool."""
+        nobody = self._warm is None and not self._waiting
+        return nobody and now < self._look_again and not self._pool.closed
+
+    def _give_back(self, connection: Connection) -> None:
+        """Into the pool, which makes another if this one is dead."""
+        with self._lock:
+            self._lent.discard(connection)
         self._pool.putconn(connection)
 
     def close(self) -> None:
@@ -422,6 +471,10 @@ def lock_key(purpose: str, schema: str) -> int:
     """The number of an advisory lock: two schemas of one database do not share it."""
     digest = blake2b(f"ontologia {purpose} {schema}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, signed=True)
+
+
+def _length(row: Sequence[Any]) -> int:
+    return sum(len(value) for value in row if isinstance(value, str))
 
 
 def _since(started: float) -> float:

@@ -27,6 +27,7 @@ _CONTENTION = (
     errors.DeadlockDetected,
     errors.SerializationFailure,
 )
+_CHECK = "call_bool_check_hook"  # of the server: where BEGIN READ WRITE fails on a standby
 _DENIED = re.compile(r"permission denied for (schema|table|sequence|database) (\S+)")
 _GRANTS = {
     "schema": "GRANT USAGE ON SCHEMA {name} TO its role; the tables need a GRANT of their own.",
@@ -38,14 +39,23 @@ _GRANTS = {
 
 
 def translated(
-    error: psycopg.Error, shown: str, *, waited_ms: float = 0, schema: str = "ontologia"
+    error: psycopg.Error,
+    shown: str,
+    *,
+    waited_ms: float = 0,
+    limit_ms: float = 0,
+    schema: str = "ontologia",
 ) -> OntologiaError:
-    """The error to raise `from` this one; `shown` is the database without its password."""
+    """The error to raise `from` this one; `shown` is the database without its password.
+
+    What the server says may be in any language, so as little as can be is read from it. `limit_ms`
+    is how long a statement may take; 0 is no limit.
+    """
     said = _first_line(error)
     match error:
         case psycopg.IntegrityError():
             return IntegrityError(f"{shown}: {said}; nothing was written")
-        case errors.QueryCanceled() if "statement timeout" in said:
+        case errors.QueryCanceled() if 0 < limit_ms <= waited_ms or "statement timeout" in said:
             return DatabaseError(
                 f"{shown}: a statement took longer than statement_timeout_ms allows ({said}); "
                 f"nothing was written",
@@ -59,7 +69,7 @@ def translated(
             return lost(shown, said)
         case errors.ReadOnlySqlTransaction():
             return _read_only(shown, said)
-        case errors.FeatureNotSupported() if "during recovery" in said:
+        case errors.FeatureNotSupported() if error.diag.source_function == _CHECK:
             return _read_only(shown, said)
         case errors.InsufficientPrivilege():
             return _denied(shown, said, schema)
@@ -99,13 +109,14 @@ def _read_only(shown: str, said: str) -> ReadOnlyError:
 
 def _denied(shown: str, said: str, schema: str) -> DatabaseError:
     found = _DENIED.search(said)
-    hint = (
-        "Only the owner of the tables makes indexes: open a session with these types as the owner."
+    # In another language than English it is not known what was denied.
+    hint = _GRANTS["table"].format(schema=schema) + (
+        " Tables and indexes are made by their owner: open a session with these types as the owner."
     )
     if found is not None:
         hint = _GRANTS[found[1]].format(name=found[2], schema=schema)
     # A role that may only read can still have a session: to read.
-    rows = found is not None and found[1] in ("table", "sequence")
+    rows = found is None or found[1] in ("table", "sequence")
     kind = ReadOnlyError if rows else DatabaseError
     return kind(f"{shown}: {said}; nothing was written", hint=hint)
 

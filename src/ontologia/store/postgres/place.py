@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
@@ -78,10 +78,11 @@ def _unreadable(uri: str, error: Exception) -> StoreOpenError:
     )
 
 
-def with_setting(conninfo: str, setting: str) -> str:
-    """Have connections begin with a setting of the server's; one that the user gave wins."""
+def with_settings(conninfo: str, settings: Iterable[str]) -> str:
+    """Have connections begin with settings of the server's; one that the user gave wins."""
+    ours = " ".join(f"-c {setting}" for setting in settings)
     given = conninfo_to_dict(conninfo).get("options") or ""
-    return make_conninfo(conninfo, options=f"-c {setting} {given}".strip())
+    return make_conninfo(conninfo, options=f"{ours} {given}".strip())
 
 
 def qualified(statements: Mapping[str, str], schema: str) -> dict[str, str]:

@@ -16,7 +16,7 @@ from ontologia.schema.typespec import schema_hash
 from ontologia.store.events.store import SqlEventStore
 from ontologia.store.lease import LockStatements
 from ontologia.store.postgres.database import Tx
-from ontologia.store.postgres.wire import Answer
+from ontologia.store.postgres.wire import Answer, portions
 from ontologia.store.rows import (
     TOMBSTONE,
     Announcement,
@@ -169,7 +169,7 @@ class PostgresTransaction(PostgresReader, LockStatements):
         self._tx.later(self._sql["insert_commit"], commit)
         for kind, plural in _PLURAL.items():
             chosen = [change for change in changes if change.kind == kind]
-            for part in _chunks(chosen):
+            for part in portions(chosen, _CHUNK, lambda change: len(change.after or "")):
                 rows = {
                     "types": [c.type_name for c in part],
                     "fields": [TOMBSTONE if c.after is None else c.after for c in part],

@@ -13,6 +13,7 @@ pooler one that did not arrive is a loss like any other, and tried again.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 import uuid
@@ -31,14 +32,14 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 _POLL_FIRST, _POLL_LAST = 0.02, 1.0
 _LOOK = 0.5  # seconds between two looks of a thread whether it should end
 
-_channels: dict[tuple[str, str], Channel] = {}
+_channels: dict[tuple[int, str, str], Channel] = {}
 _channels_lock = threading.Lock()
 
 
 def channel_of(place: Place, *, pooled: bool) -> Channel:
     """The channel of a schema; all stores of this process share it."""
     with _channels_lock:
-        key = (place.conninfo, place.schema)
+        key = (os.getpid(), place.conninfo, place.schema)  # threads do not survive fork()
         return _channels.setdefault(key, Channel(place, pooled=pooled))
 
 
@@ -145,7 +146,6 @@ class Channel:
                 self._wake_here()
                 time.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)
-        self.hears = False
 
     def _hear(self, connection: psycopg.Connection[object]) -> None:
         while self._still_wanted():
@@ -181,11 +181,16 @@ class Channel:
             time.sleep(_LOOK)
 
     def _still_wanted(self) -> bool:
+        """Whether the thread that asks is still the listener, and somebody waits.
+
+        Whoever comes after it has given up starts another, also while it is closing down.
+        """
         with self._lock:
-            if len(self._watches) == 0:
-                self._listener = None
+            mine = self._listener is threading.current_thread()
+            if mine and len(self._watches) == 0:
+                self._listener, self.hears = None, False
                 return False
-            return True
+            return mine
 
     def _connected(self) -> psycopg.Connection[object]:
         return psycopg.connect(self._place.conninfo, autocommit=True, prepare_threshold=None)

@@ -13,8 +13,8 @@ import functools
 import re
 import select
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import psycopg
 from psycopg import abc, errors, pq
@@ -22,10 +22,12 @@ from psycopg.adapt import Transformer
 
 from ontologia.store.database import Bindings
 
+_Row = TypeVar("_Row")
 _PLACE = re.compile(r"%(?:\((\w+)\)s|(s)|(%))")
 _LOST = ("08", "57P")  # classes of errors after which the server hangs up
 _DONE = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
 _MOST_QUEUED = 1_000
+_MOST_TEXT = 16_000_000  # the server takes no value of a gigabyte, and libpq keeps no two of them
 _UNPLANNED = (b"BEGIN", b"COMMIT")  # nothing to prepare
 
 
@@ -118,6 +120,7 @@ class Wire:
     """What is sent on a connection, and what comes back. Used by one thread at a time.
 
     A connection may have died before anything was asked on it; then `another` gives one instead.
+    Once: whatever kills that one, too, may be the question itself, or somebody who wants it ended.
     """
 
     def __init__(
@@ -128,9 +131,10 @@ class Wire:
         prepares: bool,
     ) -> None:
         self.connection = connection
-        self._another = another
+        self._another: Callable[[Connection], Connection] | None = another
         self._prepares = prepares
         self._queue: list[_Queued] = []
+        self._text = 0  # how much there is to be sent
         self._answered = False
 
     def ask(self, statement: Statement, bindings: Bindings = ()) -> Answer:
@@ -142,7 +146,8 @@ class Wire:
             values = [_bound(value) for value in bindings]
         answer = Answer(self.sync)
         self._queue.append(_Queued(plan, values, answer))
-        if len(self._queue) >= _MOST_QUEUED:
+        self._text += sum(map(len, filter(None, values)))
+        if len(self._queue) >= _MOST_QUEUED or self._text >= _MOST_TEXT:
             self.sync()
         return answer
 
@@ -164,9 +169,16 @@ class Wire:
             try:
                 self._exchange()
             except psycopg.OperationalError:
-                if once or self._answered or not self.connection.closed:
+                if once or not self.replaced():
                     raise
-                self.connection = self._another(self.connection)
+
+    def replaced(self) -> bool:
+        """Have another connection instead of one that died; False if that cannot be, or is not."""
+        another, self._another = self._another, None
+        if another is None or self._answered or not self.connection.closed:
+            return False
+        self.connection = another(self.connection)
+        return True
 
     def _exchange(self) -> None:
         connection, queued = self.connection, self._queue
@@ -182,7 +194,7 @@ class Wire:
         except BaseException:  # in the middle of an answer, nobody can make sense of the rest
             connection.close()
             raise
-        self._queue = []
+        self._queue, self._text = [], 0
         if failed is not None:
             raise failed
         self._answered = True
@@ -214,6 +226,20 @@ class Wire:
             expected.append(answer)
         pgconn.pipeline_sync()
         return made, expected
+
+
+def portions(rows: Sequence[_Row], most: int, size: Callable[[_Row], int]) -> Iterator[list[_Row]]:
+    """Rows to be sent by one statement each: not too many, and not too much."""
+    portion: list[_Row] = []
+    text = 0
+    for row in rows:
+        portion.append(row)
+        text += size(row)
+        if len(portion) >= most or text >= _MOST_TEXT:
+            yield portion
+            portion, text = [], 0
+    if portion:
+        yield portion
 
 
 def _received(pgconn: pq.abc.PGconn, expected: list[Answer | None]) -> list[pq.abc.PGresult]:

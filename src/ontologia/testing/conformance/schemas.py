@@ -84,7 +84,7 @@ class Postgres:
 
     def ask(self, uri: str, statements: Sequence[str], values: Sequence[Any] = ()) -> list[Any]:
         place = place_of(uri)
-        with psycopg.connect(place.conninfo, prepare_threshold=None) as connection:
+        with _connected(place.conninfo) as connection:
             # For the transaction alone: behind a pooler the connection is somebody else's next.
             connection.execute(f"SET LOCAL search_path = {place.schema}".encode())
             cursor = connection.cursor()
@@ -108,12 +108,7 @@ class Postgres:
     def _connection(self) -> Generator[psycopg.Connection[Any]]:
         """A transaction on the connection that is kept: a new one would be slow to begin with."""
         if self._kept is None:
-            self._kept = psycopg.connect(
-                place_of(self.server).conninfo,
-                application_name="tests of ontologia",
-                autocommit=True,
-                prepare_threshold=None,
-            )
+            self._kept = _connected(place_of(self.server).conninfo, autocommit=True)
         with self._kept.transaction():
             yield self._kept
 
@@ -147,6 +142,19 @@ class Postgres:
         tables = self._new.tables - {_KEPT}
         parts = [f'd{n} AS (DELETE FROM "{schema}".{t})' for n, t in enumerate(tables)]
         connection.execute(f"WITH {', '.join(parts)} {_START_ANEW}".encode(), {"schema": schema})
+
+
+def _connected(conninfo: str, *, autocommit: bool = False) -> psycopg.Connection[Any]:
+    """A connection whose transactions can write, whatever the server's default is."""
+    connection = psycopg.connect(
+        conninfo,
+        application_name="tests of ontologia",
+        autocommit=autocommit,
+        prepare_threshold=None,
+    )
+    connection.read_only = False
+    connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+    return connection
 
 
 class _Made(NamedTuple):

@@ -94,10 +94,16 @@ def test_an_abandoned_event_is_free_at_once_and_unmarked(event_store: SqlEventSt
     assert (row["attempts"], row["read_commit"], row["started_at"]) == (0, None, None)
 
 
-def claims_of(store: SqlEventStore, limit: int = 9) -> list[Claim]:
+def claims_of(store: SqlEventStore, limit: int = 9, start: int = 0) -> list[Claim]:
     consumer = store.consumers.register(POST, "ship", [POSTED])
     return store.claims.claim(
-        consumer, [POSTED], session_id="s1", limit=limit, lease_ms=LEASE, policy=store.policy
+        consumer,
+        [POSTED],
+        session_id="s1",
+        limit=limit,
+        lease_ms=LEASE,
+        policy=store.policy,
+        start=start,
     )
 
 
@@ -123,6 +129,45 @@ def test_what_a_handler_announced_is_stored_with_its_ack_or_not_at_all(
     assert numbers(claim(event_store, "tell", types=[LOST])) == [2]
     assert claim_of(event_store, kept.event.id)["ack_at"] == to_text(clock.now())
     assert claim_of(event_store, lost.event.id)["ack_at"] is None
+
+
+@pytest.mark.req("ONT-139")
+def test_a_claim_starts_first_attempts_up_to_one_that_was_tried_before(
+    event_store: SqlEventStore, clock: ManualClock
+) -> None:
+    """One that kills its process must not have another counted beside it."""
+    _, tried, _ = post(event_store, 1, 2, 3)
+    claim(event_store)
+    event_store.release("ship", tried, error="OSError: no van")
+    for event_id in (post_id for post_id in _ids(event_store) if post_id != tried):
+        event_store.abandon("ship", event_id)
+    clock.advance(seconds=31)
+    post(event_store, 4)
+
+    claims = claims_of(event_store, start=9)
+
+    assert [(each.attempts, each.started) for each in claims] == [
+        (0, True),
+        (1, False),
+        (0, False),
+        (0, False),
+    ]
+    started = [claim_of(event_store, each.event.id)["started_at"] for each in claims]
+    assert started == [to_text(clock.now()), None, None, None]
+
+
+def _ids(store: SqlEventStore) -> list[str]:
+    return [row["id"] for row in store.list_events(POST)]
+
+
+@pytest.mark.req("ONT-139")
+def test_a_claim_starts_as_many_as_it_is_told_to(event_store: SqlEventStore) -> None:
+    post(event_store, 1, 2, 3)
+
+    claims = claims_of(event_store, start=2)
+
+    assert [each.started for each in claims] == [True, True, False]
+    assert [each.read_commit for each in claims] == [0, 0, None]
 
 
 @pytest.mark.req("ONT-139")

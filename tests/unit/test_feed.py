@@ -1,0 +1,34 @@
+"""What a run has claimed, and in which groups it is started."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from ontologia.runtime.feed import Feed
+from ontologia.store.rows import Claim, EventRow
+
+WORK: Any = SimpleNamespace(id="work")
+
+
+def claimed(number: int, token: str) -> Claim:
+    name = f"event {number}"
+    row = EventRow(name, "default", "job", "{}", "2026", 100, name, 0, None, None, None, None, None)
+    return Claim(row, WORK.id, 1, token, 0, "2027")
+
+
+def test_what_was_put_back_is_not_started_with_what_came_meanwhile() -> None:
+    feed = Feed([WORK], workers=1, max_attempts=3)
+    before = [claimed(number, "of one call") for number in range(2)]
+    after = [claimed(number, "of another") for number in range(2, 4)]
+    for size in (1, 2):
+        feed.pace(WORK, before[:size], 0.0)  # so fast that groups of four are started
+
+    feed.add(WORK, before)
+    taken = feed.take()
+    feed.add(WORK, after)
+    feed.put_back(WORK, before)
+    feed.finish()
+
+    assert taken == (WORK, before)
+    assert [feed.take(), feed.take()] == [(WORK, before), (WORK, after)]
