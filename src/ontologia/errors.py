@@ -18,12 +18,15 @@ OntologiaError
 ├── EventLoopLimitError          a chain of events became too long
 ├── HandlerError                 a handler that cannot be run as it is given
 ├── ConsumerBusyError            a consumer that a live session runs cannot be forgotten
+├── AlreadyStartedError          an event that a consumer has started cannot be cancelled
 ├── MigrationError
 │   ├── MigrationTokenError
 │   ├── MissingUpgraderError
 │   └── UpgraderError            an upgrader raised, or gave what its type does not allow
 ├── NotFoundError                what was asked for by its name or number is not there
 ├── CopyError                    a store was not copied, or not to its end
+├── TransferError                state was not exported or imported; the store is as it was
+│   └── ImportConflictError      what an import would change is there already, and differs
 └── DatabaseError                the database said no; its own error is the cause
     ├── IntegrityError
     ├── StoreOpenError           no database can be opened there
@@ -222,6 +225,23 @@ class CopyError(OntologiaError, RuntimeError):
     """A store was not copied to another database, or not to its end."""
 
 
+class TransferError(OntologiaError, ValueError):
+    """State was not exported or imported: a file cannot be read, or does not fit the store."""
+
+
+class ImportConflictError(TransferError):
+    """An import holds objects that the store has with other fields."""
+
+    def __init__(self, conflicts: int, first: str) -> None:
+        self.conflicts, self.first = conflicts, first
+        super().__init__(
+            f"of what is in the file, {conflicts:,} differ from what the store has, first {first}; "
+            f"nothing was written",
+            hint="Leave them as they are with --on-conflict skip, or take the file's with "
+            "--on-conflict replace.",
+        )
+
+
 class DatabaseError(OntologiaError, RuntimeError):
     """The database refused; the driver's own error is the cause."""
 
@@ -286,4 +306,17 @@ class ConsumerBusyError(OntologiaError, RuntimeError):
             f"{name} in namespace {namespace!r} is run by {len(self.sessions)} live session(s): "
             f"{', '.join(self.sessions)}; it was not forgotten",
             hint="Stop them first; a session that died counts as live until session_ttl_ms is over.",
+        )
+
+
+class AlreadyStartedError(OntologiaError, RuntimeError):
+    """An event cannot be cancelled once a consumer has started, or just claims it."""
+
+    def __init__(self, event_id: str, handlers: Sequence[str]) -> None:
+        self.event_id, self.handlers = event_id, list(handlers)
+        by = ", ".join(self.handlers) or "a session that is claiming it at this moment"
+        super().__init__(
+            f"event {event_id} was started by {by}; it was not cancelled",
+            hint=f"ontologia events inspect --event-id {event_id} shows how far it is. What waits "
+            f"for a handler can be held back with ontologia events pause.",
         )

@@ -73,7 +73,12 @@ def test_an_imperative_commit_announces_the_first_event_of_a_chain_in_its_namesp
     row = rows(session)["order"]
     assert (row["id"], row["namespace"], row["payload"]) == (event.id, "orders", {"number": 7})
     assert (row["root_event_id"], row["chain_depth"]) == (event.id, 0)
-    assert (row["source"], row["correlation_id"], row["causation_id"]) == (None, event.id, None)
+    assert (row["source"], row["correlation_id"], row["causation_id"]) == (
+        "commit:1",
+        event.id,
+        None,
+    )
+    assert rows(session)["shipped"]["source"] is None
     assert (event.root_event_id, event.chain_depth) == (event.id, 0)
 
 

@@ -81,11 +81,12 @@ class Call:
         )
 
     @contextmanager
-    def reading(self) -> Generator[Session]:
+    def reading(self, **options: Any) -> Generator[Session]:
         """A session that leaves no trace; a store that is not there is not made."""
         from ontologia.cli.visitor import Visitor
 
-        with _closing(Visitor(self._existing(), self.namespace, config=self.config)) as session:
+        options.setdefault("config", self.config)
+        with _closing(Visitor(self._existing(), self.namespace, **options)) as session:
             yield session
 
     @contextmanager

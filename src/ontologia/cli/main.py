@@ -13,7 +13,22 @@ from typing import Annotated
 
 import typer
 
-from ontologia.cli import copy, schema
+from ontologia.cli import (
+    commits,
+    copy,
+    demo,
+    doctor,
+    emit,
+    events,
+    explain,
+    info,
+    migrate,
+    query,
+    run,
+    schedules,
+    schema,
+    transfer,
+)
 from ontologia.cli.call import Call, Commands, Debug, Json, Namespace, Uri
 from ontologia.cli.failures import Failures
 
@@ -25,6 +40,22 @@ app = Commands(
     pretty_exceptions_enable=False,
 )
 app.command("copy")(copy.copy)
+app.command("demo")(demo.demo)
+app.command("diff")(commits.diff)
+app.command("doctor")(doctor.doctor)
+app.command("emit")(emit.emit)
+app.command("export")(transfer.export)
+app.command("import")(transfer.import_)
+app.command("info")(info.info)
+app.command("init")(info.init)
+app.command("migrate")(migrate.migrate)
+app.command("run")(run.run)
+app.command("trace")(explain.trace)
+app.command("why")(explain.why)
+app.add_typer(commits.app, name="commits")
+app.add_typer(events.app, name="events")
+app.add_typer(query.app, name="query")
+app.add_typer(schedules.app, name="schedules")
 app.add_typer(schema.app, name="schema")
 
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
 import typer
@@ -17,6 +17,7 @@ import typer
 if TYPE_CHECKING:
     from ontologia.cli.call import Call
 
+_WHOLE = 40
 _PAGE = 500  # rows of one table on a terminal: its columns are as wide as the widest of them
 
 
@@ -25,9 +26,22 @@ def say(text: str) -> None:
     typer.echo(text)
 
 
-def show_json(value: Any) -> None:
-    """One value, on a line of its own."""
-    sys.stdout.write(orjson.dumps(value, default=_plain).decode() + "\n")
+def show_json(value: Any, *, indent: bool = False) -> None:
+    """One value, on a line of its own, or over several for eyes."""
+    option = orjson.OPT_INDENT_2 if indent else 0
+    sys.stdout.write(orjson.dumps(value, default=_plain, option=option).decode() + "\n")
+
+
+def show_facts(call: Call, facts: Mapping[str, Any]) -> None:
+    """Several facts about one thing, a line each; in JSON one value."""
+    if call.json:
+        show_json(facts)
+        return
+    terminal = sys.stdout.isatty()
+    width = max(map(len, facts), default=0)
+    for name, value in facts.items():
+        said = name.replace("_", " ")
+        say(f"{said:<{width}}  {cell(value)}" if terminal else f"{said}\t{_one_line(cell(value))}")
 
 
 def show_rows(
@@ -68,9 +82,12 @@ def _show_page(columns: Sequence[str], page: Sequence[Sequence[str]]) -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for number, name in enumerate(columns):
         figures = all(_is_figure(row[number]) for row in page)
-        table.add_column(name, justify="right" if figures else "left", overflow="fold")
+        # An id is there to be copied: it stays in one piece, and wider texts are folded.
+        whole = number == 0 and all(len(row[0]) <= _WHOLE for row in page)
+        justify: Literal["left", "right"] = "right" if figures else "left"
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=whole)
     for row in page:
-        table.add_row(*(Text(text) for text in row))
+        table.add_row(*(Text(harmless(text)) for text in row))
     Console().print(table)
 
 
@@ -89,6 +106,11 @@ def cell(value: Any) -> str:
     return orjson.dumps(value, default=_plain).decode()
 
 
+def counted(number: int, thing: str) -> str:
+    """`1 object`, `2 objects`."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
 def instant(value: datetime) -> str:
     """`2026-11-15 19:39:43`, in UTC."""
     return value.strftime("%Y-%m-%d %H:%M:%S")
@@ -101,6 +123,15 @@ def age(span: timedelta) -> str:
         if seconds >= size:
             return f"{seconds // size}{unit} ago"
     return f"{seconds}s ago"
+
+
+def harmless(text: str) -> str:
+    """For a terminal: what is stored cannot move its cursor, control characters are shown."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() or each == "\n" else f"\\x{ord(each):02x}" for each in text
+    )
 
 
 def _one_line(text: str) -> str:

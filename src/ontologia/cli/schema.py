@@ -1,15 +1,22 @@
-"""`ontologia schema …`: what a store's tables are."""
+"""`ontologia schema …`: the types of a store, and its tables."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ontologia.cli.call import Commands
+from ontologia.cli.call import Call, Commands
+from ontologia.cli.output import counted, say, show_json, show_rows
 
-app = Commands(help="The tables of a store.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from ontologia.runtime.session import Session
+    from ontologia.schema.diff import FieldChange
+    from ontologia.store.inventory import TypeVersion
+
+app = Commands(help="The types of a store, and its tables.", no_args_is_help=True)
 
 
 class Dialect(StrEnum):
@@ -17,6 +24,20 @@ class Dialect(StrEnum):
 
     postgresql = "postgresql"
     sqlite = "sqlite"
+
+
+class Kind(StrEnum):
+    """What a type is of."""
+
+    entity = "entity"
+    relation = "relation"
+
+
+TypeName = Annotated[str, typer.Argument(metavar="TYPE", help="The name of the type.")]
+KindOption = Annotated[
+    Kind | None,
+    typer.Option("--kind", help="Which is meant, if an entity and a relation have the name."),
+]
 
 
 @app.callback()
@@ -39,6 +60,8 @@ def sql(
 
     For those whose programs may not make tables: let the owner of the database apply them, and
     opening a store writes nothing.
+
+    Example: ontologia schema sql --dialect sqlite
     """
     if dialect is Dialect.sqlite:
         if schema is not None or roles:
@@ -57,3 +80,176 @@ def sql(
     typer.echo(postgres.ddl(name), nl=False)
     if roles:
         typer.echo("\n" + postgres.roles(name), nl=False)
+
+
+@app.command("export")
+def export(
+    call: Call,
+    types: Annotated[
+        list[str] | None,
+        typer.Option("--type", metavar="TYPE", help="Only this type; may be repeated."),
+    ] = None,
+) -> None:
+    """Print the schemas of the registered types, in their current version, as JSON.
+
+    One list; with --json, one type a line.
+
+    Example: ontologia schema export --type Customer
+    """
+    from ontologia import codec
+    from ontologia.errors import NotFoundError
+
+    with call.reading() as session, session._store.inventory.read() as contents:
+        found = contents.types()
+    chosen = [each for each in found if not types or each.name in types]
+    if unknown := sorted(set(types or ()) - {each.name for each in chosen}):
+        raise NotFoundError(f"there is no type {', '.join(unknown)}", hint=_known(found))
+    shown = [
+        {
+            "kind": each.kind,
+            "name": each.name,
+            "version": each.version,
+            "schema": codec.decode(each.schema_json),
+        }
+        for each in chosen
+    ]
+    if call.json:
+        for each in shown:
+            show_json(each)
+    else:
+        import orjson
+
+        say(orjson.dumps(shown, option=orjson.OPT_INDENT_2).decode())
+
+
+@app.command("history")
+def history(call: Call, type: TypeName, kind: KindOption = None) -> None:
+    """List the versions of a type: when each came, from whom, and what changed.
+
+    Example: ontologia schema history Customer
+    """
+    with call.reading() as session:
+        versions = _find(session, type, kind, dropped=True)[1]
+    rows = [
+        {
+            "version": each.version,
+            "created_at": each.created_at,
+            "reason": each.reason,
+            "by": each.host or each.runtime_id,
+            "changes": [change._asdict() for change in changes]
+            if call.json
+            else _words(each, changes),
+        }
+        for each, changes in _steps(versions)
+    ]
+    show_rows(
+        call,
+        ["Version", "When", "Reason", "By", "Changes"],
+        rows,
+        names=["version", "created_at", "reason", "by", "changes"],
+    )
+
+
+@app.command("drop")
+def drop(
+    call: Call,
+    type: TypeName,
+    kind: KindOption = None,
+    with_objects: Annotated[
+        bool, typer.Option("--with-objects", help="Delete its current objects first.")
+    ] = False,
+    apply: Annotated[bool, typer.Option("--apply", help="Do it.")] = False,
+    token: Annotated[
+        str | None, typer.Option("--token", metavar="TOKEN", help="What the preview gave.")
+    ] = None,
+    reason: Annotated[
+        str | None, typer.Option("--reason", metavar="TEXT", help="Why, for the record.")
+    ] = None,
+) -> None:
+    """Take a type out of the store.
+
+    Without --apply nothing is written: it says what would happen, and gives the token for that. A
+    type that has current objects is refused, unless --with-objects deletes them in the same
+    transaction. The history stays, and can be asked for as before. The commit says who did it.
+
+    Example: ontologia schema drop Customer --apply --token 5fb0…
+    """
+    from ontologia.migration.drop import TypeDrop
+
+    if apply != (token is not None):
+        raise typer.BadParameter("--apply and --token go together; without both, it is a preview")
+    if token is None:
+        with call.reading() as session:
+            key = _find(session, type, kind)[0]
+            plan = TypeDrop(session._store).plan(*key, with_objects=with_objects)
+        if call.json:
+            show_json(asdict(plan))
+            return
+        say(f"{plan.kind} {plan.name}, version {plan.version}, would be dropped")
+        say(f"{counted(plan.objects, 'object')} would be deleted, in commit {plan.head + 1}")
+        say(f"token: {plan.token}")
+        also = " --with-objects" if with_objects else ""
+        say(f"To do it: ontologia schema drop {type}{also} --apply --token {plan.token}")
+        return
+    from ontologia.cli.operator import record
+
+    with call.writing() as session:
+        key = _find(session, type, kind)[0]
+        said = record("schema drop", reason, kind=key[0], type=type, with_objects=with_objects)
+        done = TypeDrop(session._store).apply(
+            session.session_id,
+            *key,
+            token=token,
+            with_objects=with_objects,
+            metadata=session._metadata() | said,
+        )
+    if call.json:
+        show_json(asdict(done))
+        return
+    say(f"{done.kind} {done.name} was dropped, in commit {done.commit_id}")
+    if done.objects:
+        say(f"deleted with it: {counted(done.objects, 'object')}")
+
+
+def _find(
+    session: Session, name: str, kind: Kind | None, *, dropped: bool = False
+) -> tuple[tuple[str, str], list[TypeVersion]]:
+    """The type that is meant, and its versions; NotFoundError if there is none."""
+    from ontologia.errors import NotFoundError
+
+    with session._store.inventory.read() as contents:
+        known = contents.types()
+        found = {
+            (each.value, name): contents.history(each.value, name)
+            for each in ([kind] if kind else Kind)
+        }
+    there = {
+        key: versions
+        for key, versions in found.items()
+        if versions and (dropped or not versions[-1].dropped)
+    }
+    if not there:
+        raise NotFoundError(f"there is no type {name}", hint=_known(known))
+    if len(there) > 1:
+        raise typer.BadParameter(f"an entity and a relation are called {name}; say --kind")
+    return there.popitem()
+
+
+def _known(types: list[Any]) -> str:
+    return f"There are {', '.join(sorted({each.name for each in types})) or 'none'}."
+
+
+def _steps(versions: list[TypeVersion]) -> list[tuple[TypeVersion, list[FieldChange]]]:
+    """Each version with what changed since the one before."""
+    from ontologia.schema.diff import field_changes
+    from ontologia.schema.typespec import TypeSpec
+
+    specs = [None if each.dropped else TypeSpec.from_json(each.schema_json) for each in versions]
+    return [
+        (each, field_changes(before, after))
+        for each, before, after in zip(versions, [None, *specs], specs, strict=False)
+    ]
+
+
+def _words(version: TypeVersion, changes: list[FieldChange]) -> str:
+    return "dropped" if version.dropped else ", ".join(map(str, changes)) or "none"

@@ -5,7 +5,9 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from ontologia.errors import NotFoundError, StoreOpenError
 from ontologia.runtime.session import Session
+from ontologia.store.copying.refusals import NoStore, OldLayout
 from ontologia.store.copying.sides import open_source
 
 if TYPE_CHECKING:
@@ -21,5 +23,17 @@ class Visitor(Session):
 
 
 def check_store(uri: str, config: OntologiaConfig) -> None:
-    """StoreOpenError unless there is a store of the current layout. Writes nothing."""
-    closing(open_source(uri, config)).__exit__(None, None, None)
+    """NotFoundError unless there is a store, StoreOpenError if its layout is old. Writes nothing."""
+    try:
+        closing(open_source(uri, config)).__exit__(None, None, None)
+    except NoStore as error:
+        raise NotFoundError(
+            f"there is no store at {error.shown}: {error.why}; nothing was created",
+            hint="ontologia init makes one; --datastore-uri names another.",
+        ) from error
+    except OldLayout as error:
+        raise StoreOpenError(
+            f"{error.shown} has layout {error.found}, and this program has {error.known}; nothing "
+            f"was changed",
+            hint="ontologia init brings it up to date, if it is older.",
+        ) from error

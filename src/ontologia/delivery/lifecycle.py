@@ -50,7 +50,7 @@ NEXT: dict[ClaimState, frozenset[ClaimState]] = {
     ClaimState.ACKED: frozenset(),
     ClaimState.DEAD_LETTERED: frozenset(),
 }
-"""Which state may follow which. Acked and dead-lettered are the end."""
+"""Which state may follow which. Acked and dead-lettered are the end, unless an operator retries."""
 
 
 def lease_is_valid(lease_until: str, now: str) -> bool:

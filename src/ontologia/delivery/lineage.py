@@ -19,7 +19,7 @@ class Lineage(NamedTuple):
     causation_id: str | None = None
     """The event whose handler announced this one."""
     source: str | None = None
-    """Who announced it: a handler, a schedule."""
+    """Who announced it: a handler, a schedule, `commit:12`."""
 
 
 def child_of(

@@ -93,7 +93,7 @@ class TypeVersions:
         if not wanted:
             return
         with self._store.read() as reader:
-            known = reader.current_types(wanted)
+            known = _registered(reader, wanted)
         missing = {key: shape for key, shape in wanted.items() if key not in known}
         if missing:
             with self._store.write() as tx:
@@ -110,7 +110,7 @@ class TypeVersions:
         if generation == tx.generation and all(key in verified for key in wanted):
             return verified  # no schema has changed since these were looked at
         shapes = {key: self._shape(key) for key in wanted}
-        stored = tx.current_types(shapes)
+        stored = _registered(tx, shapes)
         diffs = [d for key, each in stored.items() if (d := self._diff(shapes[key], each))]
         if diffs:
             raise SchemaOutdatedError(diffs)
@@ -125,7 +125,7 @@ class TypeVersions:
     def _register_missing(
         self, tx: Transaction, shapes: dict[TypeKey, Shape]
     ) -> dict[TypeKey, StoredType]:
-        known = tx.current_types(shapes)
+        known = _registered(tx, shapes)
         for key, shape in shapes.items():
             if key not in known:
                 schema_json = self.spec(shape).to_json()
@@ -137,7 +137,7 @@ class TypeVersions:
     def diffs(self, reader: StateReader) -> list[TypeDiff]:
         """How the registered classes differ from the store, in the order of their names."""
         shapes: dict[TypeKey, Shape] = {(s.kind, s.name): s for s in self._registry}
-        known = reader.current_types(sorted(shapes))
+        known = _registered(reader, sorted(shapes))
         found = (self._diff(shapes[key], known[key]) for key in sorted(known))
         return [diff for diff in found if diff is not None]
 
@@ -205,6 +205,8 @@ class TypeVersions:
         target = max(fitting, default=None)
         if target == version:
             return None
+        if version in fitting and any(each.dropped for each in stored[version:target]):
+            return None  # the type was dropped, and is now what it was before: no step led here
         if target is not None and version < target:
             return self._upgrading(shape, version, target)
         self._check_readable(shape, stored, version)
@@ -230,6 +232,12 @@ class TypeVersions:
         required = [name for name in diff.added if shape.fields[name].required]
         if required or diff.changed:
             raise SchemaOutdatedError([diff])
+
+
+def _registered(reader: StateReader, keys: Iterable[TypeKey]) -> dict[TypeKey, StoredType]:
+    """The current version of those of these types that the store has, and were not dropped."""
+    known = reader.current_types(keys)
+    return {key: each for key, each in known.items() if not each.dropped}
 
 
 def upgrade(

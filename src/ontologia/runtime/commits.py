@@ -102,6 +102,7 @@ class Commits:
             commit_id: int | None = None
             if changes:
                 commit_id = tx.write_commit(changes, metadata=metadata, versions=versions)
+                announcements = [_by_commit(each, commit_id) for each in announcements]
             stored = tx.announce(announcements) if announcements else []
         if commit_id is not None:
             self.last = max(self.last, commit_id)
@@ -145,6 +146,23 @@ class Commits:
         size = sum(map(len, batch.values()))
         if size > self._config.max_batch_size:
             raise BatchSizeExceededError(size, self._config.max_batch_size)
+
+
+_BY_COMMIT = "commit:"
+
+
+def _by_commit(announcement: Announcement, commit_id: int) -> Announcement:
+    """Say which commit announces the event, unless a handler does, whose commits can be found."""
+    row = announcement.row
+    if row.source is not None:
+        return announcement
+    return announcement._replace(row=row._replace(source=f"{_BY_COMMIT}{commit_id}"))
+
+
+def announcing_commit(source: str | None) -> int | None:
+    """The commit in an event's `source`; None if something else announced it."""
+    number = (source or "").removeprefix(_BY_COMMIT)
+    return int(number) if number != source and number.isdecimal() else None
 
 
 def retry_wait(retry: int, chance: random.Random) -> float:

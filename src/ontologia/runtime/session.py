@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from ontologia import codec
-from ontologia.clock import Clock
+from ontologia.clock import Clock, to_text
 from ontologia.delivery.lineage import Lineage
 from ontologia.delivery.schedule import Schedule
 from ontologia.errors import (
@@ -40,10 +40,12 @@ from ontologia.query.builder import QueryBuilder
 from ontologia.runtime.commits import Commits, check_event_options, check_head
 from ontologia.runtime.context import HandlerContext, active
 from ontologia.runtime.delta import Delta, DeltaMaker, change_type
+from ontologia.runtime.explain import Explanations, Why
 from ontologia.runtime.handlers import event_registry, ordered
 from ontologia.runtime.intents import Intents
 from ontologia.runtime.reader import Reader
 from ontologia.runtime.scheduler import Scheduler
+from ontologia.runtime.trace import Trace, trace_event
 from ontologia.schema.entity import Entity
 from ontologia.schema.event import Event
 from ontologia.schema.registry import Registry
@@ -443,6 +445,31 @@ class Session:
                 raise QueryError(f"there is no commit {commit_id}; the store is at {head}")
         changes = self._store.changes_between(min(a, b), max(a, b))
         return self._deltas.make(changes if a <= b else map(_reversed, changes))
+
+    def why(
+        self,
+        cls: type[Entity | Relation[Any, Any]],
+        key: object,
+        field: str | None = None,
+    ) -> Why:
+        """How an object, or one field of it, came to be what it is.
+
+        The value, the commit that set it, the handler and event behind that, and the events that
+        led there, back to the first. A relation's key is `(left, right)`, `(left, right, instance)`
+        or the same as text with colons. NotFoundError if there never was such an object.
+
+        A few reads by key; of a field, as many versions of the object as it has been the same.
+        """
+        self._check_open()
+        return Explanations(self._store, self._versions).why(cls, key, field)
+
+    def trace(self, event_id: str) -> Trace:
+        """Everything that began with the same event as this one, and what came of each.
+
+        NotFoundError if the event is not there, or not any more. Costs the events of the chain.
+        """
+        self._check_open()
+        return trace_event(self._store, event_id, to_text(self._clock.now()))
 
     # -- types ------------------------------------------------------------------------------
 

@@ -62,3 +62,23 @@ def _object(bare: Any, inside: tuple[Any, ...]) -> Any:
     else:
         return f"{bare.__module__}.{bare.__qualname__}" if isinstance(bare, type) else str(bare)
     return {"object": {name: describe(part, (*inside, bare)) for name, part in parts.items()}}
+
+
+def type_words(described: Any) -> str:
+    """What `describe` said, for readers: {"any_of": ["null", {"list": ["int"]}]} → list[int] | null."""
+    match described:
+        case str():
+            return described
+        case {"any_of": [*parts]}:
+            rest = [part for part in parts if part != "null"]
+            return " | ".join(map(type_words, rest + ["null"] * (len(rest) < len(parts))))
+        case {"literal": [*values]} | {"enum": [*values]}:
+            return " | ".join(map(codec.encode, values))
+        case {"object": {**named}}:
+            return f"{{{', '.join(f'{name}: {type_words(part)}' for name, part in named.items())}}}"
+        case {"ref": str(name)}:
+            return name
+        case {"list": [*of]} | {"set": [*of]} | {"tuple": [*of]} | {"dict": [*of]}:
+            return f"{next(iter(described))}[{', '.join(map(type_words, of))}]"
+        case _:
+            return codec.encode(described)

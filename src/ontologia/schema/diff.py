@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ontologia import codec
+from ontologia.schema.describe import type_words
 from ontologia.schema.typespec import TypeSpec
 
 
@@ -64,3 +65,39 @@ def serialize_diff(diff: TypeDiff) -> dict[str, Any]:
         "removed": list(diff.removed),
         "changed": [list(change) for change in diff.changed],
     }
+
+
+class FieldChange(NamedTuple):
+    """One field that two versions of a type do not share; None on the side that does not have it."""
+
+    name: str
+    before: str | None
+    after: str | None
+
+    def __str__(self) -> str:
+        if self.before is None:
+            return f"+ {self.name}: {self.after}"
+        if self.after is None:
+            return f"- {self.name}: {self.before}"
+        return f"~ {self.name}: {self.before} → {self.after}"
+
+
+def field_changes(before: TypeSpec | None, after: TypeSpec | None) -> list[FieldChange]:
+    """What changed from one version to the next, for readers; None is a type that is not there.
+
+    `(key)`, `(left)` and `(right)` stand for the type's own.
+    """
+    old, new = _parts(before), _parts(after)
+    return [
+        FieldChange(name, old.get(name), new.get(name))
+        for name in dict.fromkeys((*old, *new))
+        if old.get(name) != new.get(name)
+    ]
+
+
+def _parts(spec: TypeSpec | None) -> dict[str, str]:
+    if spec is None:
+        return {}
+    fields = {name: type_words(_type(described)) for name, described in spec.fields.items()}
+    ends = {f"({part})": getattr(spec, part) for part in ("key", "left", "right")}
+    return fields | {part: name for part, name in ends.items() if name is not None}

@@ -66,7 +66,10 @@ def schema_hash(schema_json: str) -> str:
 
 
 def spec_of(shape: Shape) -> TypeSpec:
-    """The spec of a class."""
+    """The spec of a class; one that was made from a stored schema has that."""
+    stored: TypeSpec | None = shape.cls.__dict__.get("__spec__")
+    if stored is not None:
+        return stored
     ends: dict[str, Shape | None] = shape.ends if shape.kind == "relation" else {}
     left, right = ends.get("left"), ends.get("right")
     return TypeSpec(

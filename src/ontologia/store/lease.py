@@ -24,7 +24,8 @@ class LockStatements:
     """The row that is the lease on long writes."""
 
     def __init__(self, tx: Tx, sql: Mapping[str, str], clock: Clock) -> None:
-        self._within = tx
+        self.tx = tx
+        """Its statements, for what else belongs into the transaction."""
         self._sql = sql
         self._clock = clock
         self.now = to_text(clock.now())
@@ -32,25 +33,25 @@ class LockStatements:
 
     def lock_holder(self, owner_id: str) -> str | None:
         """Whoever else holds the lease at this moment."""
-        row = self._within.one(self._sql["holder"], self._lock_params(owner_id))
+        row = self.tx.one(self._sql["holder"], self._lock_params(owner_id))
         return None if row is None else row[0]
 
     def take_lock(self, owner_id: str, expires_at: str) -> bool:
         """Write the lease, instead of one that expired; False if somebody has it."""
         params = self._lock_params(owner_id)
-        return self._within.run(self._sql["acquire"], params | {"expires_at": expires_at}) == 1
+        return self.tx.run(self._sql["acquire"], params | {"expires_at": expires_at}) == 1
 
     def renew_lock(self, owner_id: str, expires_at: str) -> bool:
         """Extend the lease; whether it was still held."""
         params = self._lock_params(owner_id)
-        return self._within.run(self._sql["renew"], params | {"expires_at": expires_at}) == 1
+        return self.tx.run(self._sql["renew"], params | {"expires_at": expires_at}) == 1
 
     def release_lock(self, owner_id: str) -> bool:
         """Give up the lease; whether it was held by this owner."""
-        return self._within.run(self._sql["release"], {"owner_id": owner_id}) == 1
+        return self.tx.run(self._sql["release"], {"owner_id": owner_id}) == 1
 
     def verify_lock(self, owner_id: str) -> None:
-        if self._within.one(self._sql["owned"], self._lock_params(owner_id)) is None:
+        if self.tx.one(self._sql["owned"], self._lock_params(owner_id)) is None:
             raise LockLostError("ontology_write", owner_id)
 
     def _lock_params(self, owner_id: str) -> dict[str, str]:

@@ -20,6 +20,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ontologia.query.question import Question
 from ontologia.schema.event import Event
+from ontologia.store.database import Tx
+from ontologia.store.inventory import Inventory
+from ontologia.store.provenance import Provenance
 from ontologia.store.rows import (
     Announcement,
     Batch,
@@ -53,7 +56,7 @@ class StateReader(Protocol):
         ...
 
     def current_types(self, keys: Iterable[TypeKey]) -> dict[TypeKey, StoredType]:
-        """The current schema version of those of these types that are registered."""
+        """The current version of those of these types that were registered; see `dropped`."""
         ...
 
 
@@ -62,6 +65,11 @@ class Transaction(StateReader, Protocol):
 
     generation: int
     """`schema_generation` as this transaction began."""
+
+    @property
+    def tx(self) -> Tx:
+        """The same transaction for the event store, for what belongs together with a commit."""
+        ...
 
     def register_type(
         self, kind: str, name: str, schema_json: str, *, runtime_id: str, reason: str
@@ -181,6 +189,16 @@ class Store(Protocol):
 
     def ensure_index(self, kind: str, type_name: str, field: str, value_kind: str) -> None:
         """Make sure filters on this field of the current state find an index."""
+        ...
+
+    @property
+    def inventory(self) -> Inventory:
+        """What is in the store: its types, how many objects, and all of them in order."""
+        ...
+
+    @property
+    def provenance(self) -> Provenance:
+        """Where a value, a commit or an event comes from."""
         ...
 
     # -- the lease on long writes -------------------------------------------------------------

@@ -4,21 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ontologia import codec
-from ontologia.clock import from_text
 from ontologia.store.database import Database
+from ontologia.store.inventory import Inventory
 from ontologia.store.protocol import StateReader
+from ontologia.store.provenance import Provenance, commit_of
 from ontologia.store.rows import TOMBSTONE, CommitRow, RawChange, StoredType
+
+if TYPE_CHECKING:
+    from ontologia.store.events.store import SqlEventStore
 
 
 class Records:
     """The part of a store that reads its own records; `store.protocol.Store` says what each is."""
 
+    events: SqlEventStore
+
     def __init__(self, database: Database, sql: Mapping[str, str]) -> None:
         self._records = database
         self._sql = sql
+
+    @property
+    def inventory(self) -> Inventory:
+        return Inventory(self._records, self.events._sql)
+
+    @property
+    def provenance(self) -> Provenance:
+        return Provenance(self._records, self.events._sql)
 
     def read(self) -> AbstractContextManager[StateReader]:
         """A snapshot."""
@@ -32,11 +45,11 @@ class Records:
 
     def list_commits(self, *, limit: int, since: int | None = None) -> list[CommitRow]:
         span = {"limit": limit, "since": since or 0}
-        return [_commit(row) for row in self._records.all(self._sql["list_commits"], span)]
+        return [commit_of(row) for row in self._records.all(self._sql["list_commits"], span)]
 
     def get_commit(self, commit_id: int) -> CommitRow | None:
         rows = self._records.all(self._sql["get_commit"], {"id": commit_id})
-        return _commit(rows[0]) if rows else None
+        return commit_of(rows[0]) if rows else None
 
     def changes_between(self, first: int, last: int) -> list[RawChange]:
         span = {"first": first, "last": last}
@@ -51,7 +64,7 @@ class Records:
     def get_current_schema_version(self, kind: str, type_name: str) -> dict[str, Any] | None:
         with self.read() as reader:
             found = reader.current_types([(kind, type_name)]).get((kind, type_name))
-        if found is None:
+        if found is None or found.dropped:
             return None
         return {
             "type_kind": found.kind,
@@ -67,11 +80,6 @@ class Records:
     def list_schema_versions(self, kind: str, type_name: str) -> list[StoredType]:
         named = {"kind": kind, "name": type_name}
         return [StoredType(*row) for row in self._records.all(self._sql["list_versions"], named)]
-
-
-def _commit(row: tuple[int, str, str | None]) -> CommitRow:
-    number, created_at, metadata = row
-    return CommitRow(number, from_text(created_at), codec.decode(metadata) if metadata else {})
 
 
 def _change(kind: str, row: Any, key: tuple[str, ...]) -> RawChange:

@@ -14,7 +14,7 @@ Batch: TypeAlias = dict[TypeKey, dict[ObjectKey, str | None]]
 """What should be true: canonical fields by key, None where the object should not exist."""
 
 TOMBSTONE = "null"
-"""The fields_json of a version that says: deleted here."""
+"""The fields_json of a version that says: deleted here; the schema of a type that was dropped."""
 
 
 EntityRow: TypeAlias = tuple[str, str, int, int | None, int]
@@ -78,6 +78,11 @@ class StoredType:
     version: int
     schema_json: str
     schema_hash: str
+
+    @property
+    def dropped(self) -> bool:
+        """Whether this version says that the type is there no more."""
+        return self.schema_json == TOMBSTONE
 
 
 @dataclass(frozen=True, slots=True)

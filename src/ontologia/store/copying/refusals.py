@@ -16,20 +16,29 @@ def same_store(shown: str) -> CopyError:
     )
 
 
-def no_store(shown: str, why: str) -> CopyError:
+class NoStore(CopyError):
     """There is nothing to copy."""
-    return CopyError(
-        f"there is no store to copy at {shown}: {why}; nothing was created",
-        hint="The source comes first: ontologia copy SOURCE TARGET.",
-    )
+
+    def __init__(self, shown: str, why: str) -> None:
+        self.shown, self.why = shown, why
+        super().__init__(
+            f"there is no store to copy at {shown}: {why}; nothing was created",
+            hint="The source comes first: ontologia copy SOURCE TARGET.",
+        )
 
 
-def old_layout(shown: str, found: int | None, known: int) -> CopyError:
+class OldLayout(CopyError):
     """The tables are those of another version."""
-    return CopyError(
-        f"{shown} has layout {found}, and layout {known} can be copied; nothing was changed",
-        hint="Open it once with this version of Ontologia: Session(uri) brings it up to date.",
-    )
+
+    def __init__(self, shown: str, found: int | None, known: int) -> None:
+        self.shown, self.found, self.known = shown, found, known
+        super().__init__(
+            f"{shown} has layout {found}, and layout {known} can be copied; nothing was changed",
+            hint="Open it once with this version of Ontologia: Session(uri) brings it up to date.",
+        )
+
+
+no_store, old_layout = NoStore, OldLayout  # called as the other refusals are
 
 
 def not_empty(shown: str, found: Mapping[str, int]) -> CopyError:

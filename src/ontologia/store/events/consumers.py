@@ -121,10 +121,19 @@ class Consumers:
 
     def pause(self, namespace: str, name: str, *, paused: bool) -> bool:
         """Stop or resume the deliveries to a consumer; False if there is none of that name."""
-        at = to_text(self._clock.now()) if paused else None
         with self._database.write() as tx:
-            place = {"namespace": namespace, "name": name, "paused_at": at}
-            return tx.run(self._sql["pause_consumer"], place) == 1
+            return self.set_paused(tx, namespace, name, paused=paused)
+
+    def set_paused(self, tx: Tx, namespace: str, name: str, *, paused: bool) -> bool:
+        """The same within a transaction."""
+        at = to_text(self._clock.now()) if paused else None
+        place = {"namespace": namespace, "name": name, "paused_at": at}
+        return tx.run(self._sql["pause_consumer"], place) == 1
+
+    def is_paused(self, tx: Tx, namespace: str, name: str) -> bool | None:
+        """Whether a consumer is paused; None if there is none of that name."""
+        found = tx.one(self._sql["get_consumer"], {"namespace": namespace, "name": name})
+        return None if found is None else found[1] is not None
 
     def list(self, namespace: str) -> list[dict[str, Any]]:
         """Every consumer of a namespace with what waits for it."""
@@ -140,20 +149,22 @@ class Consumers:
 
         ConsumerBusyError while a live session runs it. What it finished stays on record.
         """
+        with self._database.write() as tx:
+            return self.remove(tx, namespace, name)
+
+    def remove(self, tx: Tx, namespace: str, name: str) -> bool:
+        """The same within a transaction."""
         place = {"namespace": namespace, "name": name}
         now = self._clock.now()
         times = {"since": to_text(now - self._ttl), "now": to_text(now)}
-        with self._database.write() as tx:
-            tx.hand_out_turn(wait=True)
-            found = tx.one(self._sql["get_consumer"], place)
-            if found is None:
-                return False
-            holders = tx.all(self._sql["holders"], {**place, **times, "consumer_id": found[0]})
-            if holders:
-                raise ConsumerBusyError(name, namespace, [row[0] for row in holders])
-            for step in ("ready", "waiting", "subscriptions", "consumer"):
-                tx.run(
-                    self._sql[f"forget_{step}"], {"namespace": namespace, "consumer_id": found[0]}
-                )
+        tx.hand_out_turn(wait=True)
+        found = tx.one(self._sql["get_consumer"], place)
+        if found is None:
+            return False
+        holders = tx.all(self._sql["holders"], {**place, **times, "consumer_id": found[0]})
+        if holders:
+            raise ConsumerBusyError(name, namespace, [row[0] for row in holders])
+        for step in ("ready", "waiting", "subscriptions", "consumer"):
+            tx.run(self._sql[f"forget_{step}"], {"namespace": namespace, "consumer_id": found[0]})
         self._known.pop((namespace, name), None)
         return True

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
-from typing import Any
+from itertools import islice
+from typing import Any, TypeAlias
 
 from ontologia import codec
 from ontologia.clock import Clock, from_text, to_text
@@ -13,6 +14,8 @@ from ontologia.delivery.lifecycle import ClaimTimes, event_status, state_of
 from ontologia.errors import InvalidValueError
 from ontologia.store.database import Database
 
+Ask: TypeAlias = Callable[[str, dict[str, Any]], list[Any]]
+_PORTION = 500
 _CLAIM = (
     *("event_id", "handler_id", "session_id", "attempts", "last_error", "claimed_at"),
     *("started_at", "lease_until", "available_at", "ack_at", "dead_lettered_at"),
@@ -65,24 +68,43 @@ class Listings:
         return listed
 
     def events(self, namespace: str, limit: int) -> list[dict[str, Any]]:
-        """The first `limit` events by priority and age, with what became of them.
-
-        One read per type of the namespace; nothing is sorted but what is shown.
-        """
-        now = to_text(self._clock.now())
+        """The first `limit` events by priority and age, with what became of them: one snapshot."""
         with self._database.read() as tx:
-            place = {"namespace": namespace, "limit": limit}
-            rows = [
-                row
-                for (event_type,) in tx.all(self._sql["event_types"], {"namespace": namespace})
-                for row in tx.all(self._sql["list_events"], {**place, "type": event_type})
-            ]
-            first = heapq.nsmallest(limit, rows, key=lambda row: (-row[3], row[2], row[0]))
-            ids = codec.encode_checked([row[0] for row in first])
-            claims: dict[str, list[Any]] = {row[0]: [] for row in first}
-            for claim in tx.all(self._sql["claims_of"], {"ids": ids}):
+            return list(self._each(tx.all, namespace, limit))
+
+    def each_event(self, namespace: str, limit: int) -> Iterator[dict[str, Any]]:
+        """The same, read on the way, with few of them in memory."""
+        return self._each(self._database.all, namespace, limit)
+
+    def _each(self, ask: Ask, namespace: str, limit: int) -> Iterator[dict[str, Any]]:
+        """One read per type, priority and portion; nothing is sorted, but what is shown merged."""
+        portion = min(limit, _PORTION)
+        streams = [
+            self._stream(ask, {"namespace": namespace, "type": event_type}, priority, portion)
+            for (event_type,) in ask(self._sql["event_types"], {"namespace": namespace})
+            for (priority,) in ask(
+                self._sql["priorities"], {"namespace": namespace, "type": event_type}
+            )
+        ]
+        rows = islice(heapq.merge(*streams, key=lambda row: (-row[3], row[2], row[0])), limit)
+        while page := list(islice(rows, _PORTION)):
+            now = to_text(self._clock.now())
+            claims: dict[str, list[Any]] = {row[0]: [] for row in page}
+            ids = codec.encode_checked(list(claims))
+            for claim in ask(self._sql["claims_of"], {"ids": ids}):
                 claims[claim[0]].append(claim)
-        return [self._listed(row, claims[row[0]], now) for row in first]
+            yield from (self._listed(row, claims[row[0]], now) for row in page)
+
+    def _stream(
+        self, ask: Ask, place: dict[str, Any], priority: int, portion: int
+    ) -> Iterator[Any]:
+        after = ("", "")
+        span = {**place, "priority": priority, "limit": portion}
+        while rows := ask(
+            self._sql["list_events"], {**span, "after": after[0], "after_id": after[1]}
+        ):
+            yield from rows
+            after = (rows[-1][2], rows[-1][0])
 
     def _listed(self, row: Any, claims: list[Any], now: str) -> dict[str, Any]:
         times = [ClaimTimes(c[7], c[8], c[9], c[10]) for c in claims]
@@ -128,13 +150,14 @@ class Listings:
             "error",
         )
         shown = dict(zip(_EVENT, row, strict=True))
-        shown["payload"] = _readable(row[3])
+        shown["payload"] = readable(row[3])
         shown["claims"] = [dict(zip(_CLAIM[1:], claim[1:], strict=True)) for claim in claims]
         shown["attempts"] = [dict(zip(names, attempt, strict=True)) for attempt in attempts]
         return shown
 
 
-def _readable(payload: str | bytes) -> Any:
+def readable(payload: str | bytes) -> Any:
+    """A stored payload, also one that cannot be decoded."""
     try:
         return codec.decode(payload)
     except InvalidValueError:  # an operator wants to see what is broken

@@ -77,6 +77,49 @@ class EventLog:
         lineage = Lineage(event.root_event_id, depth)
         return self.row(event, namespace, lineage, id=event.id, created_at=created_at)
 
+    def untyped_row(
+        self,
+        event_type: str,
+        payload: str,
+        namespace: str,
+        *,
+        priority: int = 100,
+        source: str | None = None,
+        dedup_key: str | None = None,
+    ) -> EventRow:
+        """The row of an event whose class is not known here; `payload` is a JSON object as text."""
+        checks.name("an event's type", event_type)
+        if event_type == "*":
+            raise InvalidValueError("* stands for all types of events, and is none itself")
+        checks.whole("priority", priority, -(2**31), 2**31 - 1)
+        if not isinstance(codec.decode(payload), dict):
+            raise InvalidValueError(f"{event_type}: the payload is no JSON object")
+        new_id = self._ids.new()
+        return EventRow(
+            new_id,
+            checks.name("namespace", namespace),
+            event_type,
+            self._checked_size(event_type, payload),
+            self.stamp(),
+            priority,
+            new_id,
+            0,
+            source,
+            new_id,
+            None,
+            None,
+            None if dedup_key is None else checks.name("dedup_key", dedup_key, checks.LONGEST_KEY),
+        )
+
+    def replay(self, tx: Tx, namespace: str, event_id: str) -> str | None:
+        """Store an event again as a new one; the new id, None if the namespace has no such event."""
+        found = self.get(tx, event_id)
+        if found is None or found.namespace != namespace:
+            return None
+        new = self.copy(found)
+        self.add(tx, [new])
+        return new.id
+
     def copy(self, row: EventRow) -> EventRow:
         """The same event again, as the first of a chain of its own."""
         new_id = self._ids.new()
@@ -104,11 +147,13 @@ class EventLog:
         return self._stamps.next(self._clock.now())
 
     def _payload(self, event: Event) -> str:
-        payload = payload_of(event)
+        return self._checked_size(type(event).__event_type__, payload_of(event))
+
+    def _checked_size(self, event_type: str, payload: str) -> str:
         size = len(payload) if payload.isascii() else len(payload.encode())
         if size > self._max_payload_bytes:
             raise InvalidValueError(
-                f"{type(event).__event_type__}: the payload has {size} bytes and max_payload_bytes "
+                f"{event_type}: the payload has {size} bytes and max_payload_bytes "
                 f"is {self._max_payload_bytes}; nothing was stored",
                 hint="Store what is large as an entity or a file, and announce its key.",
             )

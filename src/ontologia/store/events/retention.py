@@ -75,8 +75,16 @@ class Retention:
             deferred = {"namespace": namespace, "before": before.timestamp()}
             tx.run(self._sql["delete_deferred"], deferred)
 
-    def cleanup(self, namespace: str, before: datetime | timedelta) -> int:
-        """Delete events from before a time, finished or not, except those being worked on."""
+    def cleanup(
+        self,
+        namespace: str,
+        before: datetime | timedelta,
+        progress: Callable[[int], None] = lambda _: None,
+    ) -> int:
+        """Delete events from before a time, finished or not, except those being worked on.
+
+        `progress` is told how many each portion was.
+        """
         if isinstance(before, timedelta):
             try:
                 before = self._clock.now() - before
@@ -87,11 +95,13 @@ class Retention:
                 f"before takes an aware datetime, or a timedelta of age, got {before!r}"
             )
         limit, now = to_text(before), to_text(self._clock.now())
-        return sum(
-            self._delete(ids, "unleased", {"now": now})
-            for event_type in self._types(namespace)
-            for ids in self._old(namespace, event_type, limit)
-        )
+        deleted = 0
+        for event_type in self._types(namespace):
+            for ids in self._old(namespace, event_type, limit):
+                portion = self._delete(ids, "unleased", {"now": now})
+                progress(portion)
+                deleted += portion
+        return deleted
 
     def _types(self, namespace: str) -> list[str]:
         rows = self._database.all(self._sql["event_types"], {"namespace": namespace})
@@ -128,10 +138,17 @@ class Retention:
         with self._database.write(durable=False) as tx:
             tx.hand_out_turn(wait=True)  # nobody registers, or hands out, what is about to go
             chosen = [row[0] for row in tx.all(self._sql[which], asked)]
-            self._delete_all(tx, chosen)
+            self.delete(tx, chosen)
         return len(chosen)
 
-    def _delete_all(self, tx: Tx, ids: list[str]) -> None:
+    def is_free(self, tx: Tx, event_id: str) -> bool:
+        """Whether no session has an event, or is just claiming it; none can before `tx` ends."""
+        tx.hand_out_turn(wait=True)
+        asked = {"ids": codec.encode_checked([event_id]), "now": to_text(self._clock.now())}
+        return bool(tx.all(self._sql["unleased"], asked))
+
+    def delete(self, tx: Tx, ids: list[str]) -> None:
+        """Delete these events with everything that is kept about them, but their dead letters."""
         listed = {"ids": codec.encode_checked(ids)}
         for what in _DELETED:
             tx.run(self._sql[f"delete_{what}"], listed)

@@ -23,13 +23,15 @@ from ontologia.ids import Ids
 from ontologia.schema.event import Event, event_class, event_of
 from ontologia.store.database import Database, Tx
 from ontologia.store.events import checks
+from ontologia.store.events.activity import Activity
 from ontologia.store.events.check import broken_rules
 from ontologia.store.events.claims import Claims, Dialect
 from ontologia.store.events.consumers import Consumers
 from ontologia.store.events.listings import Listings
 from ontologia.store.events.log import EventLog, fire_time
+from ontologia.store.events.operations import Operations
 from ontologia.store.events.retention import Retention
-from ontologia.store.rows import Announcement, Claim, EventRow
+from ontologia.store.rows import Announcement, Claim, EventRow, Stored
 
 if TYPE_CHECKING:
     from ontologia.config import OntologiaConfig
@@ -42,8 +44,8 @@ _MOST_CLAIMED = 10_000
 class SqlEventStore:
     """One database as an event store; `store.protocol.EventStore` says what each method promises.
 
-    `log`, `claims`, `consumers` and `retention` are what the runtime works with; the methods here
-    are for programs and operators.
+    `log`, `claims`, `consumers`, `retention`, `operations`, `activity` and `listings` are what the
+    runtime works with; the methods here are for programs and operators.
     """
 
     def __init__(
@@ -68,7 +70,9 @@ class SqlEventStore:
         self.claims = Claims(database, sql, dialect, self.log, clock, ids, random.randint)
         self.consumers = Consumers(database, sql, self.claims, clock, config.session_ttl_ms)
         self.retention = Retention(database, sql, clock, config.session_ttl_ms)
-        self._listings = Listings(database, sql, clock, config.session_ttl_ms)
+        self.operations = Operations(database, sql, self.log, self.retention, clock)
+        self.activity = Activity(database, sql, clock)
+        self.listings = Listings(database, sql, clock, config.session_ttl_ms)
 
     def transaction(self, *, durable: bool = True) -> AbstractContextManager[Tx]:
         """A write transaction, for steps that belong together."""
@@ -299,6 +303,20 @@ class SqlEventStore:
         self._wake()
         return stored.deferred
 
+    def announce(
+        self,
+        row: EventRow,
+        *,
+        delay: float | timedelta | None = None,
+        at: datetime | None = None,
+    ) -> Stored:
+        """Store a row made by `log`, now or for later; with a taken dedup_key, the first one's id."""
+        fire_at = fire_time(self._clock.now, delay=delay, at=at)
+        with self._database.write() as tx:
+            [stored] = self.log.announce(tx, [Announcement(row, fire_at)])
+        self._wake()
+        return stored
+
     def cancel_deferred(self, namespace: str, number: int, *, claim: Claim | None = None) -> bool:
         if isinstance(number, bool) or not isinstance(number, int):
             raise InvalidValueError(f"a deferred event has a number, got {number!r}")
@@ -318,32 +336,29 @@ class SqlEventStore:
     # -- operators ----------------------------------------------------------------------------
 
     def list_namespaces(self) -> list[dict[str, Any]]:
-        return self._listings.namespaces()
+        return self.listings.namespaces()
 
     def list_sessions(self, namespace: str) -> list[dict[str, Any]]:
-        return self._listings.sessions(namespace)
+        return self.listings.sessions(namespace)
 
     def list_events(self, namespace: str, limit: int = 100) -> list[dict[str, Any]]:
-        return self._listings.events(namespace, checks.limit(limit))
+        return self.listings.events(namespace, checks.limit(limit))
 
     def list_dead_letters(self, namespace: str, limit: int = 100) -> list[dict[str, Any]]:
-        return self._listings.dead_letters(namespace, checks.limit(limit))
+        return self.listings.dead_letters(namespace, checks.limit(limit))
 
     def list_consumers(self, namespace: str) -> list[dict[str, Any]]:
         return self.consumers.list(namespace)
 
     def inspect_event(self, event_id: str, namespace: str | None = None) -> dict[str, Any] | None:
-        return self._listings.inspect(event_id, namespace)
+        return self.listings.inspect(event_id, namespace)
 
     def replay_event(self, namespace: str, event_id: str) -> str | None:
         with self._database.write() as tx:
-            found = self.log.get(tx, event_id)
-            if found is None or found.namespace != namespace:
-                return None
-            new = self.log.copy(found)
-            self.log.add(tx, [new])
-        self._wake()
-        return new.id
+            new_id = self.log.replay(tx, namespace, event_id)
+        if new_id is not None:
+            self._wake()
+        return new_id
 
     def cleanup_events(self, namespace: str, before: datetime | timedelta) -> int:
         return self.retention.cleanup(namespace, before)

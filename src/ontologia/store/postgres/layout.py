@@ -18,8 +18,8 @@ from ontologia.store.postgres.database import Database, Tx, lock_key
 from ontologia.store.postgres.place import qualified
 from ontologia.store.unfinished import unfinished
 
-LAYOUT = 2
-"""1 had events alone. Every step can run again without harm, so one list is all upgrades."""
+LAYOUT = 3
+"""1 had events alone, 2 no indexes for `why` and `trace`. Every step can run again without harm, so one list is all upgrades."""
 PARTS = (
     "schema",
     "commits",

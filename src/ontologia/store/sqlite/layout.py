@@ -12,7 +12,7 @@ from ontologia.store.named import statements
 from ontologia.store.sqlite.database import Database, Tx
 from ontologia.store.unfinished import MARK, unfinished
 
-LAYOUT = 2
+LAYOUT = 3
 SQL = statements("ontologia.store.sqlite", "layout.sql")
 PARTS = (
     "commits",

@@ -31,6 +31,11 @@ CREATE TABLE IF NOT EXISTS ontologia.commits (
     created_at text COLLATE "C" NOT NULL,
     metadata_json text COLLATE "C"
 );
+-- The commits of an event's handlers; other commits are not in it. A pattern and no cast to jsonb,
+-- which fails for metadata from elsewhere that is no JSON: whoever asks looks again.
+CREATE INDEX IF NOT EXISTS idx_commits_event
+    ON ontologia.commits(substring(metadata_json from '"event_id":"([^"]*)"'))
+ WHERE substring(metadata_json from '"event_id":"([^"]*)"') IS NOT NULL;
 
 -- name: entity_history
 -- Nothing here is ever updated. `fields_json` is canonical text: jsonb bends numbers and the order
@@ -152,6 +157,9 @@ CREATE TABLE IF NOT EXISTS ontologia.events (
 );
 CREATE INDEX IF NOT EXISTS idx_events_namespace_type_order
     ON ontologia.events(namespace, type, priority DESC, created_at ASC, id ASC);
+-- What followed from an event. The first of a chain, as most are, costs nothing here.
+CREATE INDEX IF NOT EXISTS idx_events_root
+    ON ontologia.events(root_event_id) WHERE chain_depth > 0;
 -- Which event has a key, stored or deferred.
 CREATE TABLE IF NOT EXISTS ontologia.dedup (
     namespace text COLLATE "C" NOT NULL,

@@ -42,9 +42,11 @@ SELECT k.event_id, k.handler_id FROM event_claims k
              WHERE d.event_id = k.event_id AND d.handler_id = k.handler_id);
 
 -- name: attempts_are_counted
+-- Those of before an operator's retry are numbered 0 and down, and not counted.
 SELECT k.event_id, k.handler_id, k.attempts FROM event_claims k
  WHERE k.attempts < (SELECT COUNT(*) FROM attempts a
-                      WHERE a.event_id = k.event_id AND a.handler_id = k.handler_id);
+                      WHERE a.event_id = k.event_id AND a.handler_id = k.handler_id
+                        AND a.attempt > 0);
 
 -- name: started_claims
 SELECT event_id, handler_id FROM event_claims WHERE (read_commit IS NULL) <> (started_at IS NULL);

@@ -4,6 +4,11 @@ CREATE TABLE IF NOT EXISTS commits (
     created_at TEXT NOT NULL,
     metadata_json TEXT
 );
+-- The commits of an event's handlers. Other commits are not in it, nor is metadata from elsewhere
+-- that is no JSON, which would otherwise be an error.
+CREATE INDEX IF NOT EXISTS idx_commits_event
+    ON commits(CASE WHEN json_valid(metadata_json) THEN metadata_json ->> 'event_id' END)
+ WHERE CASE WHEN json_valid(metadata_json) THEN metadata_json ->> 'event_id' END IS NOT NULL;
 
 -- name: entity_history
 CREATE TABLE IF NOT EXISTS entity_history (
@@ -122,6 +127,8 @@ CREATE TABLE IF NOT EXISTS events (
 );
 CREATE INDEX IF NOT EXISTS idx_events_namespace_type_order
     ON events(namespace, type, priority DESC, created_at ASC, id ASC);
+-- What followed from an event. The first of a chain, as most are, costs nothing here.
+CREATE INDEX IF NOT EXISTS idx_events_root ON events(root_event_id) WHERE chain_depth > 0;
 -- Which event has a key, stored or deferred.
 CREATE TABLE IF NOT EXISTS dedup (
     namespace TEXT NOT NULL,
@@ -265,6 +272,7 @@ INSERT INTO sqlite_stat1(tbl, idx, stat) VALUES
     ('relation_history', 'idx_relation_history_commit', '5000000 100'),
     ('events', 'sqlite_autoindex_events_1', '1000000 1'),
     ('events', 'idx_events_namespace_type_order', '1000000 250000 50000 10000 1 1'),
+    ('events', 'idx_events_root', '500000 5'),
     ('event_claims', 'event_claims', '1000000 2 1'),
     ('event_claims', 'idx_claims_due', '1000 100 1'),
     ('ready', 'ready', '10000 1000 500 1 1'),

@@ -25,10 +25,11 @@ WITH RECURSIVE t(type) AS (
 SELECT type FROM t WHERE type IS NOT NULL;
 
 -- name: list_events
--- The first events of one type, in the order of the index.
+-- The next events of one type and priority, in the order of the index.
 SELECT id, type, created_at, priority FROM events
- WHERE namespace = :namespace AND type = :type
- ORDER BY priority DESC, created_at, id LIMIT :limit;
+ WHERE namespace = :namespace AND type = :type AND priority = :priority
+   AND (created_at, id) > (:after, :after_id)
+ ORDER BY created_at, id LIMIT :limit;
 
 -- name: claims_of
 SELECT event_id, handler_id, session_id, attempts, last_error, claimed_at, started_at,
@@ -43,6 +44,135 @@ SELECT handler_id, attempt, started_at, ended_at, read_commit, outcome, error
 -- name: list_dead_letters
 SELECT event_id, event_type, handler_id, attempts, last_error, failed_at FROM dead_letters
  WHERE namespace = :namespace ORDER BY failed_at DESC, id DESC LIMIT :limit;
+
+-- name: select_dead_letters
+-- A portion of the dead letters that are asked for, the newest first; NULLs ask for any.
+SELECT id, event_id, event_type, handler_id, attempts, last_error, failed_at FROM dead_letters
+ WHERE namespace = :namespace AND failed_at >= :since AND (failed_at, id) < (:before, :before_id)
+   AND (:event_id IS NULL OR event_id = :event_id)
+   AND (:handler IS NULL OR handler_id = :handler)
+   AND (:type IS NULL OR event_type = :type)
+   AND (:error IS NULL OR instr(last_error, :error) > 0)
+ ORDER BY failed_at DESC, id DESC LIMIT :most;
+
+-- name: retriable
+-- Which of these dead letters have their event still, and a consumer that is subscribed to it.
+SELECT d.id, c.id
+  FROM json_each(:ids) i CROSS JOIN dead_letters d ON d.id = i.value
+  JOIN event_claims k ON k.event_id = d.event_id AND k.handler_id = d.handler_id
+  JOIN events e ON e.id = d.event_id
+  JOIN consumers c ON c.namespace = d.namespace AND c.name = d.handler_id
+ WHERE k.dead_lettered_at IS NOT NULL
+   AND EXISTS (SELECT 1 FROM subscriptions s WHERE s.namespace = e.namespace
+                  AND s.type IN (e.type, '*') AND s.consumer_id = c.id);
+
+-- name: lift_attempts
+-- Out of the way first: a number that is still taken cannot be given.
+UPDATE attempts SET attempt = attempt - 1000000000
+ WHERE handler_id = :handler_id AND event_id IN (SELECT value FROM json_each(:ids));
+
+-- name: set_attempts_aside
+-- What was the last attempt is number 0 now, and those before it are negative.
+UPDATE attempts SET attempt = attempt + 1000000000
+       - (SELECT k.attempts FROM event_claims k
+           WHERE k.event_id = attempts.event_id AND k.handler_id = attempts.handler_id)
+ WHERE handler_id = :handler_id AND event_id IN (SELECT value FROM json_each(:ids));
+
+-- name: revive_claims
+-- Buried claims are open again, with no attempt counted; `make_ready` follows. The last error
+-- stays: after a crash the event is run alone.
+UPDATE event_claims
+   SET dead_lettered_at = NULL, attempts = 0, lease_until = :now, available_at = :now,
+       due_at = NULL, lease_token = NULL, read_commit = NULL, started_at = NULL,
+       consumer_id = :consumer_id
+ WHERE handler_id = :handler_id AND event_id IN (SELECT value FROM json_each(:ids));
+
+-- name: delete_dead_letters
+DELETE FROM dead_letters WHERE id IN (SELECT value FROM json_each(:ids));
+
+-- name: get_deferred
+SELECT id, event_id, topic, CAST(payload AS BLOB), fire_at, status FROM deferred_events
+ WHERE namespace = :namespace AND id = :id;
+
+-- name: find_deferred
+-- By the id that the event will have; of those that wait alone, as only they are few.
+SELECT id FROM deferred_events
+ WHERE status = 'scheduled' AND namespace = :namespace AND event_id = :event_id;
+
+-- name: pairs
+-- Who is subscribed to what.
+SELECT s.type, c.name, c.paused_at FROM consumers c
+  JOIN subscriptions s ON s.namespace = c.namespace AND s.consumer_id = c.id
+ WHERE c.namespace = :namespace;
+
+-- name: waiting
+-- What can be claimed, by type and consumer, with the oldest of it.
+SELECT r.type, c.name, COUNT(*), MIN(r.created_at)
+  FROM consumers c CROSS JOIN ready r ON r.consumer_id = c.id
+ WHERE c.namespace = :namespace GROUP BY r.type, c.name;
+
+-- name: arriving
+-- The same for what nobody has handed out yet; without a consumer where nobody is subscribed.
+SELECT e.type, c.name, COUNT(*), MIN(e.created_at)
+  FROM incoming i CROSS JOIN events e ON e.id = i.event_id
+  LEFT JOIN subscriptions s ON s.namespace = e.namespace AND s.type IN (e.type, '*')
+  LEFT JOIN consumers c ON c.id = s.consumer_id
+ WHERE e.namespace = :namespace GROUP BY e.type, c.name;
+
+-- name: open_claims
+-- Claims that wait for a time: leased, in backoff, and those whose time has come.
+SELECT e.type, c.name, SUM(k.lease_until > :now), SUM(k.lease_until <= :now AND k.due_at > :now),
+       SUM(k.due_at <= :now), MIN(CASE WHEN k.due_at <= :now THEN e.created_at END)
+  FROM consumers c CROSS JOIN event_claims k ON k.consumer_id = c.id AND k.due_at IS NOT NULL
+ CROSS JOIN events e ON e.id = k.event_id
+ WHERE c.namespace = :namespace GROUP BY e.type, c.name;
+
+-- name: failures_since
+SELECT e.type, a.handler_id, COUNT(*) FROM attempts a CROSS JOIN events e ON e.id = a.event_id
+ WHERE a.ended_at >= :since AND e.namespace = :namespace GROUP BY e.type, a.handler_id;
+
+-- name: deaths_since
+SELECT event_type, handler_id, COUNT(*) FROM dead_letters
+ WHERE namespace = :namespace AND failed_at >= :since GROUP BY event_type, handler_id;
+
+-- name: came_since
+-- How many events of one type and priority came, and how many of them each consumer has done.
+SELECT NULL, COUNT(*) FROM events
+ WHERE namespace = :namespace AND type = :type AND priority = :priority AND created_at >= :since
+UNION ALL
+SELECT k.handler_id, COUNT(*) FROM events e CROSS JOIN event_claims k ON k.event_id = e.id
+ WHERE e.namespace = :namespace AND e.type = :type AND e.priority = :priority
+   AND e.created_at >= :since AND k.ack_at IS NOT NULL
+ GROUP BY k.handler_id;
+
+-- name: last_number
+SELECT COALESCE(MAX(seq), 0) FROM events;
+
+-- name: events_after
+-- What was written after a number, in all namespaces: what is missing is still being written.
+SELECT seq, namespace, id, type, created_at FROM events WHERE seq > :after ORDER BY seq LIMIT :most;
+
+-- name: events_numbered
+SELECT seq, namespace, id, type, created_at FROM events
+ WHERE seq IN (SELECT value FROM json_each(:numbers)) ORDER BY seq;
+
+-- name: at_hand
+-- What a consumer is about to get, and what it has.
+SELECT event_id, type FROM (
+    SELECT event_id, type FROM ready WHERE consumer_id = :consumer_id
+     ORDER BY priority DESC, created_at, event_id LIMIT :most)
+UNION
+SELECT event_id, type FROM (
+    SELECT k.event_id, e.type FROM event_claims k CROSS JOIN events e ON e.id = k.event_id
+     WHERE k.consumer_id = :consumer_id AND k.due_at IS NOT NULL ORDER BY k.due_at LIMIT :most);
+
+-- name: next_arriving
+-- What is handed out next, as far as it is of this namespace.
+SELECT e.id, e.type FROM (SELECT event_id FROM incoming ORDER BY seq LIMIT :most) i
+ CROSS JOIN events e ON e.id = i.event_id WHERE e.namespace = :namespace;
+
+-- name: consumers_in
+SELECT id FROM consumers WHERE namespace = :namespace;
 
 -- name: list_consumers
 SELECT c.name, c.last_seen_at, c.paused_at,
@@ -80,3 +210,154 @@ DELETE FROM subscriptions WHERE namespace = :namespace AND consumer_id = :consum
 
 -- name: forget_consumer
 DELETE FROM consumers WHERE id = :consumer_id;
+
+-- name: about
+SELECT 'SQLite ' || sqlite_version(), (SELECT MAX(version) FROM ontologia_layout),
+       (SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size());
+
+-- name: list_types
+-- The current version of every type; one that was dropped has the schema null.
+SELECT v.type_kind, v.type_name, v.schema_version_id, v.schema_json, v.schema_hash
+  FROM schema_versions v
+ WHERE v.schema_version_id = (SELECT MAX(n.schema_version_id) FROM schema_versions n
+                               WHERE n.type_kind = v.type_kind AND n.type_name = v.type_name)
+   AND v.schema_json <> 'null'
+ ORDER BY v.type_kind, v.type_name;
+
+-- name: type_history
+-- A session's id may be followed by the number of its thread.
+SELECT v.schema_version_id, v.schema_json, v.created_at, v.runtime_id, v.reason, s.metadata
+  FROM schema_versions v
+  LEFT JOIN sessions s ON s.session_id = substr(v.runtime_id, 1, 36)
+ WHERE v.type_kind = :kind AND v.type_name = :name ORDER BY v.schema_version_id;
+
+-- name: count_entities
+SELECT entity_type, COUNT(*) FROM entity_latest GROUP BY entity_type;
+
+-- name: count_relations
+SELECT relation_type, COUNT(*) FROM relation_latest GROUP BY relation_type;
+
+-- name: count_entities_at
+SELECT h.entity_type, COUNT(*) FROM entity_history h
+ WHERE h.commit_id <= :as_of AND h.fields_json <> 'null'
+   AND h.id = (SELECT n.id FROM entity_history n
+                WHERE n.entity_type = h.entity_type AND n.entity_key = h.entity_key
+                  AND n.commit_id <= :as_of ORDER BY n.commit_id DESC, n.id DESC LIMIT 1)
+ GROUP BY h.entity_type;
+
+-- name: count_relations_at
+SELECT h.relation_type, COUNT(*) FROM relation_history h
+ WHERE h.commit_id <= :as_of AND h.fields_json <> 'null'
+   AND h.id = (SELECT n.id FROM relation_history n
+                WHERE n.relation_type = h.relation_type AND n.left_key = h.left_key
+                  AND n.right_key = h.right_key AND n.instance_key = h.instance_key
+                  AND n.commit_id <= :as_of ORDER BY n.commit_id DESC, n.id DESC LIMIT 1)
+ GROUP BY h.relation_type;
+
+-- name: entity_page
+-- The next entities of a type, in the order of their keys.
+SELECT entity_key, json(fields), schema_version_id FROM entity_latest
+ WHERE entity_type = :type AND entity_key > :key ORDER BY entity_key LIMIT :most;
+
+-- name: relation_page
+SELECT left_key, right_key, instance_key, json(fields), schema_version_id FROM relation_latest
+ WHERE relation_type = :type AND (left_key, right_key, instance_key) > (:left, :right, :instance)
+ ORDER BY left_key, right_key, instance_key LIMIT :most;
+
+-- name: entity_page_at
+-- The same as of a commit: of every key the last version until then, unless it says "deleted".
+SELECT h.entity_key, h.fields_json, h.schema_version_id FROM entity_history h
+ WHERE h.entity_type = :type AND h.entity_key > :key
+   AND h.commit_id <= :as_of AND h.fields_json <> 'null'
+   AND h.id = (SELECT n.id FROM entity_history n
+                WHERE n.entity_type = h.entity_type AND n.entity_key = h.entity_key
+                  AND n.commit_id <= :as_of ORDER BY n.commit_id DESC, n.id DESC LIMIT 1)
+ ORDER BY h.entity_key LIMIT :most;
+
+-- name: relation_page_at
+SELECT h.left_key, h.right_key, h.instance_key, h.fields_json, h.schema_version_id
+  FROM relation_history h
+ WHERE h.relation_type = :type
+   AND (h.left_key, h.right_key, h.instance_key) > (:left, :right, :instance)
+   AND h.commit_id <= :as_of AND h.fields_json <> 'null'
+   AND h.id = (SELECT n.id FROM relation_history n
+                WHERE n.relation_type = h.relation_type AND n.left_key = h.left_key
+                  AND n.right_key = h.right_key AND n.instance_key = h.instance_key
+                  AND n.commit_id <= :as_of ORDER BY n.commit_id DESC, n.id DESC LIMIT 1)
+ ORDER BY h.left_key, h.right_key, h.instance_key LIMIT :most;
+
+-- name: count_events
+-- All retained events, by the gravest of what their claims say.
+SELECT namespace, status, COUNT(*) FROM (
+    SELECT e.namespace, CASE
+           WHEN EXISTS (SELECT 1 FROM event_claims k WHERE k.event_id = e.id
+                           AND k.dead_lettered_at IS NOT NULL) THEN 'dead_lettered'
+           WHEN EXISTS (SELECT 1 FROM event_claims k WHERE k.event_id = e.id
+                           AND k.ack_at IS NOT NULL) THEN 'acked'
+           WHEN EXISTS (SELECT 1 FROM event_claims k WHERE k.event_id = e.id
+                           AND k.lease_until > :now) THEN 'claimed'
+           ELSE 'pending' END AS status
+      FROM events e) AS counted
+ GROUP BY namespace, status;
+
+-- name: entity_versions
+-- What was ever said of one entity, before a commit, the newest first.
+SELECT commit_id, fields_json, schema_version_id FROM entity_history
+ WHERE entity_type = :type AND entity_key = :key AND commit_id < :before
+ ORDER BY commit_id DESC, id DESC LIMIT :most;
+
+-- name: relation_versions
+SELECT commit_id, fields_json, schema_version_id FROM relation_history
+ WHERE relation_type = :type AND left_key = :left AND right_key = :right
+   AND instance_key = :instance AND commit_id < :before
+ ORDER BY commit_id DESC, id DESC LIMIT :most;
+
+-- name: commits_before
+-- The next commits on the way back.
+SELECT id, created_at, metadata_json FROM commits
+ WHERE id < :before AND id > :since ORDER BY id DESC LIMIT :most;
+
+-- name: commits_for
+-- The commits whose metadata names one of these events, oldest first; the caller looks again.
+SELECT id, created_at, metadata_json FROM commits
+ WHERE CASE WHEN json_valid(metadata_json) THEN metadata_json ->> 'event_id' END
+       IN (SELECT value FROM json_each(:ids)) ORDER BY id;
+
+-- name: causes_of
+-- An event, the event whose handler announced it, and so on: one seek each.
+WITH RECURSIVE up(id) AS (
+    SELECT :id
+    UNION
+    SELECT e.causation_id FROM events e JOIN up ON e.id = up.id WHERE e.causation_id IS NOT NULL)
+SELECT e.id, e.namespace, e.type, CAST(e.payload AS BLOB), e.created_at, e.priority,
+       e.root_event_id, e.chain_depth, e.source, e.correlation_id, e.causation_id, e.tenant_id,
+       e.dedup_key
+  FROM up CROSS JOIN events e ON e.id = up.id;
+
+-- name: chain_of
+-- The first event of a chain and all that followed from it, oldest first.
+SELECT id, namespace, type, CAST(payload AS BLOB), created_at, priority, root_event_id,
+       chain_depth, source, correlation_id, causation_id, tenant_id, dedup_key, seq
+  FROM events WHERE id = :root
+UNION ALL
+SELECT id, namespace, type, CAST(payload AS BLOB), created_at, priority, root_event_id,
+       chain_depth, source, correlation_id, causation_id, tenant_id, dedup_key, seq
+  FROM events WHERE root_event_id = :root AND chain_depth > 0 AND id <> :root
+ ORDER BY 14;
+
+-- name: attempts_at
+-- The attempts at these events that did not succeed.
+SELECT event_id, handler_id, attempt, started_at, ended_at, read_commit, outcome, error
+  FROM attempts WHERE event_id IN (SELECT value FROM json_each(:ids))
+ ORDER BY event_id, handler_id, attempt;
+
+-- name: ready_for
+-- Who could claim these events and has not yet.
+SELECT e.id, c.name
+  FROM json_each(:ids) AS i
+ CROSS JOIN events e ON e.id = i.value
+ CROSS JOIN subscriptions s ON s.namespace = e.namespace AND s.type IN (e.type, '*')
+ CROSS JOIN consumers c ON c.id = s.consumer_id
+ CROSS JOIN ready r ON r.consumer_id = c.id AND r.priority = e.priority
+        AND r.created_at = e.created_at AND r.event_id = e.id
+ GROUP BY e.id, c.name ORDER BY e.id, c.name;

@@ -1,0 +1,237 @@
+"""`ontologia events …`: what happens in a namespace. What changes something is in `operations`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ontologia.cli import operations, tail
+from ontologia.cli.call import Call, Commands
+from ontologia.cli.output import age, instant, show_json, show_rows
+from ontologia.cli.spans import span
+
+if TYPE_CHECKING:
+    from ontologia.runtime.session import Session
+
+app = Commands(help="Events, and those who process them.", no_args_is_help=True)
+EventId = Annotated[str, typer.Option("--event-id", metavar="ID", help="Of the event.")]
+Limit = Annotated[int, typer.Option("--limit", metavar="N", min=0, max=1_000_000, help="At most.")]
+
+
+@app.command("list-namespaces")
+def list_namespaces(call: Call) -> None:
+    """List the namespaces that have events, sessions or dead letters.
+
+    Pending is an event that no consumer has claimed, finished or buried. Counts all retained events.
+
+    Example: ontologia events list-namespaces
+    """
+    with call.reading() as session:
+        show_rows(
+            call,
+            ("Namespace", "Sessions", "Pending Events", "Dead Letters"),
+            session.event_store.list_namespaces(),
+            names=("namespace", "sessions", "pending", "dead_letters"),
+            nothing="There are no events, sessions or dead letters.",
+        )
+
+
+@app.command("sessions")
+def sessions(call: Call) -> None:
+    """List the sessions of a namespace, those that ended as well, the newest first.
+
+    One that was not heard of for longer than session_ttl_ms, and did not say that it ended, is DEAD.
+
+    Example: ontologia events sessions --namespace orders
+    """
+    with call.reading() as session:
+        rows = session.event_store.list_sessions(session.namespace)
+        now = session._clock.now()
+        show_rows(
+            call,
+            ("Session ID", "Hostname", "PID", "Started At", "Last Heartbeat"),
+            rows if call.json else [_session(row, now) for row in rows],
+            names=("session_id", "hostname", "pid", "started_at", "last_heartbeat"),
+            nothing=f"There are no sessions in namespace {session.namespace!r}.",
+        )
+
+
+def _session(row: dict[str, Any], now: datetime) -> dict[str, Any]:
+    heard = age(now - _instant(row["last_heartbeat"]))
+    state = " (DEAD)" if row["is_dead"] else " (stopped)" if row["stopped_at"] else ""
+    pid = None if row["pid"] is None else str(row["pid"])
+    started = instant(_instant(row["started_at"]))
+    return {**row, "pid": pid, "started_at": started, "last_heartbeat": heard + state}
+
+
+@app.command("show")
+def show(call: Call, limit: Limit = 100) -> None:
+    """List events, the most urgent first, with what became of them.
+
+    Status is pending, claimed, acked or dead_lettered, and Handler whoever decided it; an event that
+    one handler has acked may be pending for another: inspect shows all of them.
+
+    Example: ontologia events show --namespace orders --limit 10
+    """
+    with call.reading() as session:
+        rows = session.event_store.listings.each_event(session.namespace, limit)
+        show_rows(
+            call,
+            ("Event ID", "Type", "Created At", "Priority", "Status", "Handler"),
+            rows if call.json else map(_event, rows),
+            names=("id", "type", "created_at", "priority", "status", "handler"),
+            nothing=f"There are no events in namespace {session.namespace!r}.",
+        )
+
+
+def _event(row: dict[str, Any]) -> dict[str, Any]:
+    created_at = instant(_instant(row["created_at"]))
+    return {**row, "created_at": created_at, "priority": str(row["priority"])}
+
+
+@app.command("dead-letters")
+def dead_letters(
+    call: Call,
+    handler: operations.Handler = None,
+    type: operations.Type = None,
+    error: operations.Error = None,
+    older_than: operations.OlderThan = None,
+    newer_than: operations.NewerThan = None,
+) -> None:
+    """List events that a handler could not process, the newest first. events retry gives them back.
+
+    Example: ontologia events dead-letters --namespace orders
+    """
+    with call.reading() as session:
+        which = operations.selection(session, None, handler, type, error, older_than, newer_than)
+        found = session.event_store.operations.dead_letters(session.namespace, which, 500)
+        show_rows(
+            call,
+            ("Event ID", "Type", "Handler", "Attempts", "Last Error"),
+            (operations.letter_row(letter) for letters in found for letter in letters),
+            names=("event_id", "type", "handler", "attempts", "last_error"),
+            nothing=f"There are no dead letters in namespace {session.namespace!r}.",
+        )
+
+
+@app.command("inspect")
+def inspect(call: Call, event_id: EventId) -> None:
+    """Print everything about one event, as JSON: its payload, claims and failed attempts.
+
+    Attempts from before an operator's retry are numbered 0 and down.
+
+    Example: ontologia events inspect --event-id 01932f4e-7b1c-7d3a-9c55-0242ac120002
+    """
+    from ontologia.errors import NotFoundError
+    from ontologia.store.events import checks
+
+    checks.name("an event's id", event_id)
+    with call.reading() as session:
+        found = session.event_store.inspect_event(event_id)
+    if found is None:
+        raise NotFoundError(f"there is no event {event_id}, in any namespace")
+    show_json(found, indent=not call.json)
+
+
+@app.command("consumers")
+def consumers(call: Call) -> None:
+    """List who processes events of which types, and what waits for each.
+
+    Example: ontologia events consumers --namespace orders
+    """
+    with call.reading() as session:
+        now = session._clock.now()
+        rows = [_consumer(row, now, call) for row in _consumers(session)]
+        show_rows(
+            call,
+            ("Name", "Types", "Waiting", "Oldest", "Claimed", "Backoff", "Last Seen", "Paused"),
+            rows,
+            names=(
+                *("name", "types", "waiting", "oldest_waiting", "claimed", "backoff"),
+                *("last_seen_at", "paused_at"),
+            ),
+            nothing=f"There are no consumers in namespace {session.namespace!r}.",
+        )
+
+
+def _consumers(session: Session) -> Iterator[dict[str, Any]]:
+    """Every consumer, with the sums of what waits for it."""
+    store = session.event_store
+    waiting = store.activity.waiting(session.namespace)
+    for row in store.list_consumers(session.namespace):
+        mine = [each for each in waiting if each["handler"] == row["name"]]
+        sums = {name: sum(e[name] for e in mine) for name in ("waiting", "claimed", "backoff")}
+        oldest = min((e["oldest_waiting"] for e in mine if e["waiting"]), default=None)
+        kept = {name: row[name] for name in ("name", "types", "last_seen_at", "paused_at")}
+        yield kept | sums | {"oldest_waiting": oldest}
+
+
+def _consumer(row: dict[str, Any], now: datetime, call: Call) -> dict[str, Any]:
+    if call.json:
+        return row
+    paused = row["paused_at"]
+    return row | {
+        "types": ", ".join(row["types"]),
+        "oldest_waiting": _age(row["oldest_waiting"], now),
+        "last_seen_at": _age(row["last_seen_at"], now),
+        "paused_at": None if paused is None else f"since {instant(_instant(paused))}",
+    }
+
+
+@app.command("stats")
+def stats(
+    call: Call,
+    window: Annotated[
+        str, typer.Option("--window", metavar="SPAN", help="How far back to count: 45s, 30m, 12h.")
+    ] = "5m",
+) -> None:
+    """Count what waits, since when, and what came, was done and failed lately, by type and handler.
+
+    Came and Done are per minute; Done is of the events that came within the window. Costs what waits
+    or is claimed, the events of the window, and the failed attempts of retained events; finished
+    events from before cost nothing.
+
+    Example: ontologia events stats --namespace orders --window 1h
+    """
+    length = span(window)
+    if not length:
+        raise typer.BadParameter("--window must be longer than nothing")
+    with call.reading() as session:
+        rows = session.event_store.activity.stats(session.namespace, length)
+        now = session._clock.now()
+        show_rows(
+            call,
+            (
+                *("Type", "Handler", "Waiting", "Oldest", "Claimed", "Backoff"),
+                *("Came/min", "Done/min", "Failures", "Dead Letters"),
+            ),
+            rows if call.json else _figures(rows, now),
+            names=(
+                *("type", "handler", "waiting", "oldest_waiting", "claimed", "backoff"),
+                *("came_per_minute", "done_per_minute", "failures", "dead_letters"),
+            ),
+            nothing=f"There are no events and no consumers in namespace {session.namespace!r}.",
+        )
+
+
+def _figures(rows: Iterable[dict[str, Any]], now: datetime) -> Iterator[dict[str, Any]]:
+    for row in rows:
+        paused = " (paused)" if row["paused"] else ""
+        handler = None if row["handler"] is None else row["handler"] + paused
+        yield row | {"handler": handler, "oldest_waiting": _age(row["oldest_waiting"], now)}
+
+
+def _age(text: str | None, now: datetime) -> str | None:
+    return None if text is None else age(now - _instant(text))
+
+
+def _instant(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+for name, command in operations.COMMANDS.items():
+    app.command(name)(command)
+app.command("tail")(tail.tail)

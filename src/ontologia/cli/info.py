@@ -1,0 +1,188 @@
+"""`ontologia init` and `ontologia info`: make a store, and say what is in one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ontologia.cli.call import Call
+from ontologia.cli.output import cell, say, show_facts, show_json, show_rows
+
+if TYPE_CHECKING:
+    from ontologia.runtime.session import Session
+
+_DEFAULT = "sqlite:///app.db"
+_STATUSES = ("pending", "claimed", "acked", "dead_lettered")
+
+
+def init(
+    call: Call,
+    uri: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="URI",
+            help="A path, sqlite:///app.db or postgresql://user@host/database.",
+            show_default="as --datastore-uri, or sqlite:///app.db",
+        ),
+    ] = None,
+) -> None:
+    """Make a store: the tables, and nothing in them.
+
+    A store that is there already stays as it is; one of an older version is brought up to date.
+
+    Example: ontologia init sqlite:///app.db
+    """
+    from random import SystemRandom
+
+    from ontologia.store.open import clock_of, open_store
+
+    place = uri or call.datastore_uri or call.config.datastore_uri or _DEFAULT
+    if place in (":memory:", "sqlite://", "sqlite:///", "sqlite:///:memory:"):
+        raise typer.BadParameter("a store in memory is gone when this program ends")
+    known = _is_there(place, call)
+    store = open_store(place, call.config, clock_of(place), SystemRandom())
+    try:
+        about = store.inventory.about()
+    finally:
+        store.close()
+    if call.json:
+        show_json({"uri": store.uri, "created": not known, "layout": about.layout})
+        return
+    word = "was there already" if known else "was made"
+    say(f"{store.uri} {word}: {about.backend}, layout {about.layout}")
+    named = "postgresql://…" if place.startswith("postgres") else place  # it may have a password
+    option = "" if place == _DEFAULT else f" --datastore-uri {named}"
+    typer.echo(
+        f'Next: Session("{named}") in a program, ontologia info{option} for what is in it, or '
+        "ontologia demo to see one at work.",
+        err=True,
+    )
+
+
+def _is_there(uri: str, call: Call) -> bool:
+    from ontologia.cli.visitor import check_store
+    from ontologia.errors import NotFoundError, StoreOpenError
+
+    try:
+        check_store(uri, call.config)
+    except (NotFoundError, StoreOpenError):  # what else is wrong with it, opening it will say
+        return False
+    return True
+
+
+def info(
+    call: Call,
+    stats: Annotated[
+        bool, typer.Option("--stats", help="Count objects and events; reads all of them.")
+    ] = False,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Show the types with their fields.")
+    ] = False,
+) -> None:
+    """Say what a store is and what is in it.
+
+    Without --stats nothing is counted, and the answer comes at once, however large the store.
+    --stats costs a look at every current object and every retained event.
+
+    Example: ontologia info --stats --schema
+    """
+    with call.reading() as session:
+        facts = _facts(session)
+        types = _types(session, stats, schema)
+        namespaces = _namespaces(session) if stats else None
+    if call.json:
+        show_json(facts | {"types": types} | ({"namespaces": namespaces} if stats else {}))
+        return
+    show_facts(call, facts | {"size": _size(facts["size"]), "types": len(types)})
+    if types and (stats or schema):
+        say("")
+        _show_types(call, types, stats, schema)
+    if namespaces:
+        say("")
+        names = ["namespace", "sessions", *_STATUSES, "dead_letters"]
+        columns = [name.replace("_", " ").capitalize() for name in names]
+        show_rows(call, columns, namespaces, names=names)
+
+
+def _facts(session: Session) -> dict[str, Any]:
+    about = session._store.inventory.about()
+    last = session.list_commits(limit=1)
+    return {
+        "store": session._store.uri,
+        "backend": about.backend,
+        "layout": about.layout,
+        "size": about.bytes,
+        "head": last[0]["id"] if last else 0,
+        "last_commit": last[0]["created_at"] if last else None,
+    }
+
+
+def _types(session: Session, stats: bool, schema: bool) -> list[dict[str, Any]]:
+    from ontologia import codec
+
+    with session._store.inventory.read() as contents:
+        types = contents.types()
+        counts = contents.counts() if stats else {}
+    rows: list[dict[str, Any]] = []
+    for each in types:
+        row: dict[str, Any] = {"kind": each.kind, "name": each.name, "version": each.version}
+        if stats:
+            row["objects"] = counts.get((each.kind, each.name), 0)
+        if schema:
+            row["schema"] = codec.decode(each.schema_json)
+        rows.append(row)
+    return rows
+
+
+def _show_types(call: Call, types: list[dict[str, Any]], stats: bool, schema: bool) -> None:
+    names = ["name", "kind", "version", *(["objects"] if stats else [])]
+    if schema:
+        names.append("fields")
+        for row in types:
+            row["fields"] = _fields(row["schema"])
+    show_rows(call, [name.capitalize() for name in names], types, names=names)
+
+
+def _fields(schema: dict[str, Any]) -> str:
+    """`id: str (key), name: str`"""
+    from ontologia.schema.diff import field_changes
+    from ontologia.schema.typespec import TypeSpec
+
+    spec = TypeSpec("", "", schema.get("fields") or {})
+    shown = {each.name: cell(each.after) for each in field_changes(None, spec)}
+    ends = [f"{schema['left']} → {schema['right']}"] if schema.get("left") else []
+    mark = {schema.get("key"): " (key)"}
+    return ", ".join(ends + [f"{name}: {kind}{mark.get(name, '')}" for name, kind in shown.items()])
+
+
+def _namespaces(session: Session) -> list[dict[str, Any]]:
+    from ontologia.clock import to_text
+
+    events = session.event_store
+    counts = session._store.inventory.count_events(to_text(session._clock.now()))
+    rows: list[dict[str, Any]] = []
+    for each in events.list_namespaces():
+        name = each["namespace"]
+        listed = events.list_sessions(name)
+        alive = [s for s in listed if not s["is_dead"] and s["stopped_at"] is None]
+        statuses = {status: counts.get(name, {}).get(status, 0) for status in _STATUSES}
+        rows.append(
+            {
+                "namespace": name,
+                "sessions": len(alive),
+                **statuses,
+                "dead_letters": each["dead_letters"],
+            }
+        )
+    return rows
+
+
+def _size(number: int) -> str:
+    """`12.3 MB`"""
+    size = float(number)
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:,.0f} {unit}" if unit == "bytes" else f"{size:,.1f} {unit}"
+        size /= 1000
+    return f"{size:,.1f} TB"

@@ -1,0 +1,126 @@
+"""`ontologia migrate`: bring a store to the types of a program."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ontologia.cli.call import Call
+from ontologia.cli.models import load_models
+from ontologia.cli.output import counted, say, show_json
+
+if TYPE_CHECKING:
+    from ontologia.migration.plan import MigrationPreview, MigrationResult
+    from ontologia.runtime.session import Session
+
+NEEDED = 3
+
+
+def migrate(
+    call: Call,
+    models: Annotated[
+        str, typer.Option("--models", metavar="MODULE", help="The module that defines the types.")
+    ],
+    upgraders: Annotated[
+        list[str] | None,
+        typer.Option("--upgraders", metavar="MODULE", help="More modules with upgraders."),
+    ] = None,
+    apply: Annotated[bool, typer.Option("--apply", help="Do what the preview says.")] = False,
+    token: Annotated[
+        str | None, typer.Option("--token", metavar="TOKEN", help="The token of the preview.")
+    ] = None,
+) -> None:
+    """Show how a program's types differ from the store's, or bring the store to them.
+
+    Without --apply nothing is written: every change of a field is shown, how many objects would be
+    written anew, and the token that applies this plan to the store as it is now. The exit code is 3
+    while a migration is needed, and 0 when there is nothing to do.
+
+    Example: ontologia migrate --models shop.models --apply --token 5fb0…
+    """
+    if apply != (token is not None):
+        raise typer.BadParameter("--apply and --token go together; without both, it is a preview")
+    found = load_models(models)
+    for module in upgraders or ():
+        load_models(module)  # importing it registers them
+    types: dict[str, Any] = {
+        "entity_types": found.entity_types,
+        "relation_types": found.relation_types,
+    }
+    if not (found.entity_types or found.relation_types):
+        raise typer.BadParameter(f"{models} defines no types", param_hint="--models")
+    if apply:
+        with call.writing(**types) as session:
+            _show_result(call, _applied(session, models, token))
+        return
+    with call.reading(**types) as session:
+        preview = session.migrate()
+        _show_preview(call, session, preview, models)
+    if preview:
+        raise typer.Exit(NEEDED)
+
+
+def _applied(session: Session, models: str, token: str | None) -> MigrationResult:
+    from ontologia.errors import MigrationTokenError
+
+    try:
+        return session.migrate(dry_run=False, token=token)
+    except MigrationTokenError as error:
+        error.hint = f"See what it is now, with its token: ontologia migrate --models {models}"
+        raise
+
+
+def _show_result(call: Call, result: MigrationResult) -> None:
+    if call.json:
+        show_json({"versions": result.versions, "commit_id": result.commit_id})
+    elif not result:
+        say("nothing to migrate")
+    else:
+        for name, version in result.versions.items():
+            say(f"{name} is at version {version}")
+        if result.commit_id is not None:
+            say(f"its objects were written anew in commit {result.commit_id}")
+
+
+def _show_preview(call: Call, session: Session, preview: MigrationPreview, models: str) -> None:
+    if call.json:
+        types = [_as_json(session, preview, each) for each in preview.diffs]
+        show_json({"needed": bool(preview), "token": preview.token, "types": types})
+        return
+    if not preview:
+        say("nothing to migrate")
+        return
+    for diff, name in zip(preview.diffs, preview.objects, strict=True):
+        objects = preview.objects[name]
+        say(f"{diff.kind} {diff.name}, version {diff.from_version} → {diff.from_version + 1}")
+        for change in _changes(session, diff):
+            say(f"  {change}")
+        say(f"  {counted(objects, 'object')} to write anew")
+        for version in preview.missing_upgraders.get(name, ()):
+            say(f'  missing: @upgrader("{diff.name}", from_version={version})')
+    say(f"token: {preview.token}")
+    say(f"To apply it: ontologia migrate --models {models} --apply --token {preview.token}")
+
+
+def _as_json(session: Session, preview: MigrationPreview, diff: Any) -> dict[str, Any]:
+    from ontologia.schema.diff import serialize_diff
+
+    name = next(n for n, each in zip(preview.objects, preview.diffs, strict=True) if each is diff)
+    return {
+        **serialize_diff(diff),
+        "objects": preview.objects[name],
+        "missing_upgraders": preview.missing_upgraders.get(name, []),
+        "changes": [change._asdict() for change in _changes(session, diff)],
+    }
+
+
+def _changes(session: Session, diff: Any) -> list[Any]:
+    """Every field that changes, with its types."""
+    from ontologia.schema.diff import field_changes
+    from ontologia.schema.typespec import TypeSpec, spec_of
+
+    shape = session._registry.find(diff.kind, diff.name)
+    stored = session._store.get_current_schema_version(diff.kind, diff.name)
+    assert shape is not None and stored is not None  # noqa: S101, PT018 - a diff is of both
+    return field_changes(TypeSpec.from_json(stored["schema_json"]), spec_of(shape))

@@ -1,0 +1,144 @@
+"""`run --reload`: a worker process that is started again when the program changes.
+
+Importing a changed module into a running process leaves the old one behind in whatever refers to
+it; a new process does not.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from ontologia.cli.call import Call
+
+_LOOK = 0.5  # seconds between two looks at the files
+_PATIENCE = 30.0  # seconds a worker has to stop, with its own grace in it
+_SIGNALS = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
+
+
+class _Worker:
+    """The process that does the work, and what it is to be told."""
+
+    def __init__(self, command: list[str], environment: dict[str, str]) -> None:
+        self._command = command
+        self._environment = environment
+        self.stopping = False
+        self.process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        # A group of its own: Ctrl+C reaches it once, through `forward`, and not twice.
+        return subprocess.Popen(self._command, env=self._environment, start_new_session=True)  # noqa: S603
+
+    def forward(self, number: int, _frame: object) -> None:
+        """Give a signal to the worker; this process ends when it does."""
+        self.stopping = True
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM if number != signal.SIGINT else number)
+
+    def restart(self) -> None:
+        """Let it come to its end, and begin another."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(_PATIENCE)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        if not self.stopping:
+            self.process = self._start()
+
+
+def supervise(call: Call, target: str, workers: int) -> int:
+    """Run a worker until a signal ends it; its exit code."""
+    folders = _folders(target.partition(":")[0])
+    command = [sys.executable, "-m", "ontologia", "run", target, "--workers", str(workers)]
+    command += ["--namespace", call.namespace] if call.namespace else []
+    command += [f"--{name}" for name in ("json", "debug") if getattr(call, name)]
+    # Not as an argument: those of a process can be seen by everybody, and it may hold a password.
+    worker = _Worker(command, {**os.environ, "ONTOLOGIA_DATASTORE_URI": call.uri})
+    before: dict[Any, Any] = {each: signal.signal(each, worker.forward) for each in _SIGNALS}
+    try:
+        return _watch(worker, folders)
+    finally:
+        if worker.process.poll() is None:
+            worker.process.kill()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _watch(worker: _Worker, folders: list[str]) -> int:
+    seen = _stamps(folders)
+    told = False
+    while True:
+        try:
+            code = worker.process.wait(_LOOK)
+        except subprocess.TimeoutExpired:
+            code = None
+        if code is not None and (worker.stopping or code == 0):
+            return code
+        if code is not None and not told:
+            told = True
+            typer.echo(f"the worker ended with code {code}; waiting for a change", err=True)
+        if code is not None:
+            _wait_a_little()
+        now = _stamps(folders)
+        if now != seen:
+            changed = sorted({path for path, _ in now.items() ^ seen.items()})
+            typer.echo(f"{changed[0]} changed; starting again", err=True)
+            seen, told = now, False
+            worker.restart()
+
+
+def _wait_a_little() -> None:
+    from ontologia.clock import SYSTEM_CLOCK
+
+    SYSTEM_CLOCK.sleep(_LOOK)
+
+
+def _folders(module: str) -> list[str]:
+    """Where the program's files are: its package, or the folder of a single module."""
+    import importlib.util
+
+    from ontologia.errors import NotFoundError
+
+    here = os.getcwd()
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+    top = module.partition(".")[0]
+    spec = importlib.util.find_spec(top) if top else None
+    if spec is None or (spec.origin is None and not spec.submodule_search_locations):
+        raise NotFoundError(f"there is no module {module}")
+    if spec.submodule_search_locations:
+        return list(spec.submodule_search_locations)
+    return [str(Path(str(spec.origin)).parent)]
+
+
+def _stamps(folders: list[str]) -> dict[str, tuple[int, int]]:
+    stamps: dict[str, tuple[int, int]] = {}
+    for path in _files(folders):
+        try:
+            found = os.stat(path)
+        except OSError:  # it is just being replaced
+            continue
+        stamps[path] = (found.st_mtime_ns, found.st_size)
+    return stamps
+
+
+def _files(folders: list[str]) -> Iterator[str]:
+    for folder in folders:
+        for place, inner, names in os.walk(folder):
+            inner[:] = [
+                name
+                for name in inner
+                if not name.startswith((".", "__pycache__", "node_modules"))
+                and not os.path.exists(os.path.join(place, name, "pyvenv.cfg"))
+            ]
+            yield from (os.path.join(place, name) for name in names if name.endswith(".py"))

@@ -1,0 +1,66 @@
+"""`ontologia run MODULE[:ATTR]`: a worker for the handlers and schedules of a module."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ontologia.cli.call import Call
+from ontologia.cli.models import load_models
+from ontologia.cli.output import say, show_json
+
+if TYPE_CHECKING:
+    from ontologia.runtime.modules import Contents
+
+
+def run(
+    call: Call,
+    target: Annotated[
+        str,
+        typer.Argument(metavar="MODULE[:ATTR]", help="A module, or a list of handlers in one."),
+    ],
+    workers: Annotated[int, typer.Option(min=1, help="How many handlers may run at once.")] = 1,
+    reload: Annotated[
+        bool, typer.Option("--reload", help="Start again when a file of the program changes.")
+    ] = False,
+) -> None:
+    """Give events to the handlers of a module until stopped.
+
+    Handlers are the functions decorated with @on_event that the module has, or those of the list
+    ATTR; schedules are the list `schedules` and every Schedule in it. Its entity and relation types
+    are registered. The working directory is looked at first. The log, with the ids of events and
+    handlers, goes to stderr, and a terminal has a status line.
+
+    Ctrl+C or SIGTERM lets running handlers come to their end; a second one does not wait.
+
+    Example: ontologia run myapp.worker --workers 4 --namespace shop
+    """
+    if reload:
+        from ontologia.cli.reload import supervise
+
+        raise typer.Exit(supervise(call, target, workers))
+    from ontologia.cli.worklog import Counters, shown
+    from ontologia.runtime.observed import observed
+
+    found = _checked(load_models(target))
+    counters = Counters()
+    types = {"entity_types": found.entity_types, "relation_types": found.relation_types}
+    with call.writing(**types) as session, shown(session, counters):
+        handlers = observed(found.handlers, counters.tell)
+        session.run(handlers, schedules=found.schedules, workers=workers)
+    if call.json:
+        show_json({"done": counters.done, "failed": counters.failed})
+    else:
+        say(f"stopped: {counters.done:,} done, {counters.failed:,} failed attempts")
+
+
+def _checked(found: Contents) -> Contents:
+    from ontologia.errors import NotFoundError
+
+    if not found.handlers and not found.schedules:
+        raise NotFoundError(
+            f"{found.name} has neither handlers nor schedules",
+            hint="Decorate functions with @on_event(SomeEvent), or name a list: module:handlers.",
+        )
+    return found

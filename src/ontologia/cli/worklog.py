@@ -1,0 +1,131 @@
+"""What a worker shows: a log with the ids of events and handlers, and on a terminal a status line."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ontologia.runtime.observed import Attempt
+    from ontologia.runtime.session import Session
+
+log = logging.getLogger(__name__)
+_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s%(event)s"
+_INTERVAL = 1.0  # seconds between two looks at what waits
+
+
+class Counters:
+    """How many attempts of this process ended well, and how many did not."""
+
+    def __init__(self) -> None:
+        self.done = 0
+        self.failed = 0
+        self._lock = threading.Lock()
+
+    def tell(self, attempt: Attempt) -> None:
+        """Count an attempt; one that ended well is logged, of the others the run tells itself."""
+        with self._lock:
+            if attempt.error is None:
+                self.done += 1
+            else:
+                self.failed += 1
+        if attempt.error is None:
+            context = attempt.context
+            log.info(
+                "event %s (%s): %s done at attempt %d in %.0f ms",
+                *(context.event.id, attempt.handler.event_type, attempt.handler.id),
+                *(context.attempt, attempt.seconds * 1000),
+            )
+
+
+class _WithEvent(logging.Filter):
+    """Lines that a handler logs say which event and handler they are about."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        from ontologia.runtime.context import active
+
+        context = active.get()
+        named = context is not None and not record.name.startswith("ontologia.")
+        record.event = (
+            f" [event={context.event.id} handler={context._claim.handler_id}]"
+            if named and context is not None
+            else ""
+        )
+        return True
+
+
+class _OnConsole(logging.Handler):
+    """Lines above a status line."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        from rich.text import Text
+
+        style = "red" if record.levelno >= logging.WARNING else ""
+        self._console.print(Text(self.format(record), style=style), soft_wrap=True)
+
+
+@contextmanager
+def shown(session: Session, counters: Counters) -> Generator[None]:
+    """Log to stderr until the end; what was set up before is set up again."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    handler: logging.Handler = (
+        _OnConsole(console) if console.is_terminal else logging.StreamHandler()
+    )
+    handler.setFormatter(logging.Formatter(_FORMAT))
+    handler.addFilter(_WithEvent())
+    root = logging.getLogger()
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    try:
+        if console.is_terminal:
+            with _status(console, session, counters):
+                yield
+        else:
+            yield
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(level)
+
+
+@contextmanager
+def _status(console: Console, session: Session, counters: Counters) -> Generator[None]:
+    ended = threading.Event()
+    with console.status("starting") as status:
+        thread = threading.Thread(
+            target=_keep, args=(status, session, counters, ended), name="status", daemon=True
+        )
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+
+def _keep(status: Any, session: Session, counters: Counters, ended: threading.Event) -> None:
+    from ontologia.errors import OntologiaError
+
+    while True:
+        try:
+            listed = session.event_store.list_consumers(session.namespace)
+            waiting = f"{sum(each['ready'] + each['backoff'] for each in listed):,}"
+        except OntologiaError:  # a server that went away: the run says so itself
+            waiting = "?"
+        status.update(
+            f"{counters.done:,} done, {counters.failed:,} failed attempts, {waiting} waiting; "
+            "Ctrl+C stops"
+        )
+        if ended.wait(_INTERVAL):
+            return

@@ -1,0 +1,120 @@
+"""Questions in words, as somebody types them: `address.city eq Bern`, `price:desc`.
+
+A path is dotted: a field, and the way into its JSON. On a relation it may begin with `left` or
+`right`, in a traversal with the name of a relation that is walked. A value is JSON if it is JSON of
+the field's kind (`true`, `5`, `"5"`), and text otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from ontologia.errors import QueryError, QueryTypeError
+from ontologia.schema.expression import Condition, Expr, Order
+from ontologia.schema.fieldtype import Kind, name_of
+from ontologia.schema.shape import ENDS, Shape
+
+COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "in", "startswith", "endswith", "contains")
+TESTS = ("is_null", "is_not_null")
+"""These take no value."""
+_JSON: dict[Kind, tuple[type, ...]] = {
+    "text": (str,),
+    "decimal": (),  # as text, so that no digit is lost on the way
+    "number": (int, float),
+    "bool": (bool,),
+    "json": (str, int, float, bool),
+}
+
+
+class Words:
+    """Understands what is said about objects of one type, and about the relations walked from it."""
+
+    def __init__(self, shape: Shape, relations: Sequence[Shape] = ()) -> None:
+        self._shape = shape
+        self._relations = {relation.name: relation for relation in relations}
+
+    def condition(self, path: str, operator: str, value: str | None = None) -> Condition:
+        """The condition that is meant; QueryError if there is none."""
+        expr = self.expression(path)
+        if operator in TESTS:
+            if value is not None:
+                raise QueryError(f"{operator} takes no value, got {value!r}")
+            return expr.is_null() if operator == "is_null" else expr.is_not_null()
+        if operator not in COMPARISONS:
+            known = ", ".join((*COMPARISONS, *TESTS))
+            raise QueryError(f"{operator!r} compares nothing; write one of {known}")
+        if value is None:
+            raise QueryError(f"{path} {operator} needs a value")
+        if operator == "in":
+            return expr.in_([_value(expr, each) for each in _list(value)])
+        if operator in ("startswith", "endswith", "contains"):
+            condition: Condition = getattr(expr, operator)(_text(value))
+            return condition
+        compared: Condition = getattr(expr, f"__{operator}__")(_value(expr, value))
+        return compared
+
+    def order(self, term: str) -> Order:
+        """`name` or `name:desc`; QueryError if it is not understood."""
+        path, colon, way = term.rpartition(":")
+        if not colon:
+            return self.expression(term).asc()
+        if way not in ("asc", "desc"):
+            raise QueryError(f"{term!r} is no order; write {path}:desc or {path}")
+        expr = self.expression(path)
+        return expr.desc() if way == "desc" else expr.asc()
+
+    def expression(self, path: str) -> Expr[Any]:
+        """The field, or the value inside it, that a path names."""
+        first, *rest = path.split(".")
+        shape = self._shape
+        if first in self._relations and rest:
+            shape, (first, *rest) = self._relations[first], rest
+        if shape.kind == "relation" and first in ENDS and rest:
+            end = shape.end(first)
+            expr = end.expression(rest[0], "left" if first == "left" else "right", shape.name)
+            rest = rest[1:]
+        else:
+            expr = shape.expression(first)
+        return expr.path(".".join(rest)) if rest else expr
+
+
+def _value(expr: Expr[Any], word: object) -> Any:
+    """What a word means when it is compared with this field."""
+    found = expr._type
+    stored = _stored(found.kind, word)
+    if found.decode is None:
+        return stored
+    try:
+        return found.decode(stored)
+    except (ValueError, TypeError, ArithmeticError) as error:
+        raise QueryTypeError(f"{expr!r} is {name_of(found.annotation)}, got {word!r}") from error
+
+
+def _stored(kind: Kind, word: object) -> Any:
+    if not isinstance(word, str):
+        return orjson.dumps(word).decode() if kind in ("text", "decimal") else word
+    try:
+        parsed = orjson.loads(word)
+    except orjson.JSONDecodeError:
+        return word
+    fits = isinstance(parsed, _JSON[kind]) and (kind != "number" or not isinstance(parsed, bool))
+    return parsed if fits else word
+
+
+def _text(word: str) -> str:
+    stored: str = _stored("text", word)
+    return stored
+
+
+def _list(word: str) -> list[object]:
+    """`["a", "b"]`, or `a,b`."""
+    try:
+        parsed = orjson.loads(word)
+    except orjson.JSONDecodeError:
+        parsed = None
+    if isinstance(parsed, list):
+        return parsed
+    return list[object](word.split(","))

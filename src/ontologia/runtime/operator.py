@@ -1,0 +1,248 @@
+"""The verbs of whoever operates a store by hand, each with a record of it.
+
+An operator's change and the commit that says who made it, when and why are one transaction. Such a
+commit changes no state; its metadata has `operator`, `action`, `arguments`, `counts` and, if one
+was given, `reason`. Programs that need no record use `session.event_store`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ontologia.clock import to_text
+from ontologia.errors import NotFoundError, OntologiaError
+from ontologia.store.events import checks
+from ontologia.store.events.operations import PORTION, Selection
+from ontologia.store.protocol import Transaction
+
+if TYPE_CHECKING:
+    from ontologia.runtime.session import Session
+    from ontologia.store.events.operations import DeadLetter
+
+_LONGEST_REASON = 2_000
+_SHOWN = 500
+ANY = Selection()
+
+
+class Retried(NamedTuple):
+    """What came of a retry."""
+
+    retried: int
+    left: int
+    """Dead letters whose event is not retained any more, or whose consumer was forgotten."""
+
+
+class Operator:
+    """Changes the events of a session's namespace, and records that `name` did, and why."""
+
+    def __init__(self, session: Session, name: str, *, reason: str | None = None) -> None:
+        self._session = session
+        self._store = session._store
+        self._events = session.event_store
+        self._namespace = session.namespace
+        self.name = checks.name("an operator's name", name, checks.LONGEST_KEY)
+        self.reason = (
+            None if reason is None else checks.name("a reason", reason, longest=_LONGEST_REASON)
+        )
+
+    # -- dead letters -------------------------------------------------------------------------
+
+    def dead_letters(self, which: Selection = ANY) -> Iterator[tuple[DeadLetter, bool]]:
+        """The dead letters that are meant, and whether each could be retried. Changes nothing.
+
+        The newest first, with few of them in memory.
+        """
+        operations = self._events.operations
+        for letters in operations.dead_letters(self._namespace, which, _SHOWN):
+            with self._events.transaction(durable=False) as tx:
+                found = operations.retriable(tx, letters)
+            yield from ((letter, letter.number in found) for letter in letters)
+
+    def retry(self, which: Selection) -> Retried:
+        """Give dead letters back to their handlers, each with a fresh set of attempts.
+
+        One transaction, and one record, for every 5,000 of them. Their attempts so far stay on
+        record, under numbers from 0 down.
+        """
+        retried = left = 0
+        for letters in self._events.operations.dead_letters(self._namespace, which, PORTION):
+            with self._store.write() as transaction:
+                done = self._events.operations.retry(transaction.tx, letters)
+                if done:
+                    self._record(transaction, "retry", _said(which), {"retried": len(done)})
+            retried += len(done)
+            left += len(letters) - len(done)
+            self._events.wake()
+        return Retried(retried, left)
+
+    # -- events -------------------------------------------------------------------------------
+
+    def cancel(self, which: str) -> dict[str, Any]:
+        """Take back what nobody has started: a deferred event, by number or id, or a pending one.
+
+        What it was, which is also in the record. NotFoundError if there is none such,
+        AlreadyStartedError if a consumer has started it.
+        """
+        checks.name("an event", which)
+        with self._store.write() as transaction:
+            found = self._cancel_deferred(transaction, which)
+            kind = "deferred"
+            if found is None:
+                kind = "pending"
+                found = self._events.operations.cancel_event(transaction.tx, self._namespace, which)
+            if found is None:
+                raise self._nothing_to_cancel(transaction, which)
+            told = {"kind": kind} | found
+            self._record(transaction, "cancel", {"id": which}, {"cancelled": 1}, cancelled=told)
+        return told
+
+    def _cancel_deferred(self, transaction: Transaction, which: str) -> dict[str, Any] | None:
+        number = _number(which)
+        if number is None:
+            number = self._events.operations.number_of(transaction.tx, self._namespace, which)
+        if number is None:
+            return None
+        return self._events.operations.cancel_deferred(transaction.tx, self._namespace, number)
+
+    def _nothing_to_cancel(self, transaction: Transaction, which: str) -> NotFoundError:
+        number = _number(which)
+        known = (
+            None
+            if number is None
+            else self._events.operations.deferred(transaction.tx, self._namespace, number)
+        )
+        if known is None:
+            return self._no_event(which)
+        if known["status"] == "fired":
+            return NotFoundError(
+                f"deferred event {which} was announced as event {known['id']}; nothing was changed",
+                hint=f"If nobody has started it: ontologia events cancel {known['id']}",
+            )
+        return NotFoundError(f"deferred event {which} was cancelled before; nothing was changed")
+
+    def replay(self, event_id: str) -> str:
+        """Store an event again as a new one, for all its consumers; the new id."""
+        checks.name("an event's id", event_id)
+        with self._store.write() as transaction:
+            new_id = self._events.log.replay(transaction.tx, self._namespace, event_id)
+            if new_id is None:
+                raise self._no_event(event_id)
+            told = {"event_id": event_id}
+            self._record(transaction, "replay", told, {"replayed": 1}, new_event_id=new_id)
+        self._events.wake()
+        return new_id
+
+    def cleanup(
+        self, before: datetime | timedelta, progress: Callable[[int], None] = lambda _: None
+    ) -> int:
+        """Delete events from before a time, finished or not, unless leased; how many.
+
+        It goes in portions, so that nobody waits for all of it. The record is written at the end,
+        or when it is broken off, with the number of those deleted by then.
+        """
+        deleted = 0
+
+        def count(portion: int) -> None:
+            nonlocal deleted
+            deleted += portion
+            progress(portion)
+
+        try:
+            self._events.retention.cleanup(self._namespace, before, count)
+        except BaseException as error:
+            with suppress(OntologiaError):
+                self._record_cleanup(before, deleted)
+            if deleted:
+                error.add_note(f"{deleted:,} events were deleted before that")
+            raise
+        self._record_cleanup(before, deleted)
+        return deleted
+
+    def _record_cleanup(self, before: datetime | timedelta, deleted: int) -> None:
+        if deleted:
+            with self._store.write() as transaction:
+                told = {"before": _text(before)}
+                self._record(transaction, "cleanup", told, {"deleted": deleted})
+
+    # -- consumers ----------------------------------------------------------------------------
+
+    def pause(self, handler: str) -> bool:
+        """Stop deliveries to a consumer until `resume`; False if they were stopped already."""
+        return self._set_paused(handler, paused=True)
+
+    def resume(self, handler: str) -> bool:
+        """Deliver to a consumer again; False if it was not paused."""
+        changed = self._set_paused(handler, paused=False)
+        self._events.wake()
+        return changed
+
+    def _set_paused(self, handler: str, *, paused: bool) -> bool:
+        checks.name("a consumer's name", handler, checks.LONGEST_KEY)
+        consumers = self._events.consumers
+        with self._store.write() as transaction:
+            now = consumers.is_paused(transaction.tx, self._namespace, handler)
+            if now is None:
+                raise self._no_consumer(handler)
+            if now is paused:
+                return False
+            consumers.set_paused(transaction.tx, self._namespace, handler, paused=paused)
+            self._record(transaction, "pause" if paused else "resume", {"handler": handler}, {})
+        return True
+
+    def forget(self, handler: str) -> None:
+        """Remove a consumer and what waits for it; ConsumerBusyError while a session runs it."""
+        checks.name("a consumer's name", handler, checks.LONGEST_KEY)
+        with self._store.write() as transaction:
+            if not self._events.consumers.remove(transaction.tx, self._namespace, handler):
+                raise self._no_consumer(handler)
+            self._record(transaction, "forget", {"handler": handler}, {"forgotten": 1})
+
+    # -- words --------------------------------------------------------------------------------
+
+    def _record(
+        self,
+        transaction: Transaction,
+        action: str,
+        arguments: dict[str, Any],
+        counts: dict[str, int],
+        **more: Any,
+    ) -> None:
+        metadata = self._session._metadata() | {
+            "operator": self.name,
+            "action": f"events {action}",
+            "arguments": arguments,
+            "counts": counts,
+            **more,
+        }
+        if self.reason is not None:
+            metadata["reason"] = self.reason
+        transaction.write_commit([], metadata=metadata, versions={})
+
+    def _no_event(self, event_id: str) -> NotFoundError:
+        return NotFoundError(
+            f"there is no event {event_id} in namespace {self._namespace!r}; nothing was changed",
+            hint="ontologia events inspect --event-id ID finds it in any namespace.",
+        )
+
+    def _no_consumer(self, handler: str) -> NotFoundError:
+        return NotFoundError(
+            f"there is no consumer {handler} in namespace {self._namespace!r}; nothing was changed",
+            hint="ontologia events consumers lists them, under their whole names.",
+        )
+
+
+def _said(which: Selection) -> dict[str, Any]:
+    """What a selection says, as JSON can keep it."""
+    return {name: _text(value) for name, value in which._asdict().items() if value is not None}
+
+
+def _text(value: object) -> str:
+    return to_text(value) if isinstance(value, datetime) else str(value)
+
+
+def _number(which: str) -> int | None:
+    """The number of a deferred event, if it can be one."""
+    return int(which) if which.isascii() and which.isdigit() and int(which) < 2**63 else None

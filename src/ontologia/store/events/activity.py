@@ -1,0 +1,131 @@
+"""How busy a namespace is: what waits, for how long, and what came, went and failed lately."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from ontologia.clock import Clock, to_text
+from ontologia.errors import InvalidValueError
+from ontologia.store.database import Database, Tx
+from ontologia.store.events.following import Follower
+
+Pair = tuple[str, str | None]
+"""(event type, consumer); None for events that nobody is subscribed to."""
+
+
+class Activity:
+    """Figures and news of a namespace. Reads only."""
+
+    def __init__(self, database: Database, sql: Mapping[str, str], clock: Clock) -> None:
+        self._database = database
+        self._sql = sql
+        self._clock = clock
+
+    def follow(self, namespace: str) -> Follower:
+        """News from here on: see there."""
+        return Follower(self._database, self._sql, self._clock, namespace)
+
+    def stats(self, namespace: str, window: timedelta) -> list[dict[str, Any]]:
+        """One dict for each type and consumer, by type and name, from one snapshot.
+
+        `type handler paused waiting oldest_waiting claimed backoff failures dead_letters
+        came_per_minute done_per_minute`. `waiting` can be claimed now, `oldest_waiting` says since
+        when the oldest of it is there. Failures, dead letters and rates are those within `window`;
+        `done_per_minute` is of the events that came within it.
+
+        Costs what waits or is claimed, the events that came within the window, and the failed
+        attempts of all retained events; finished events from before cost nothing.
+        """
+        if window <= timedelta(0):
+            raise InvalidValueError(f"a window is longer than nothing, got {window}")
+        now = self._clock.now()
+        try:
+            since = to_text(now - window)
+        except OverflowError as error:
+            raise InvalidValueError(f"no event is {window} old") from error
+        with self._database.read() as tx:
+            counted = _Counted(window.total_seconds() / 60)
+            self._count_waiting(tx, counted, {"namespace": namespace}, to_text(now))
+            self._count_recent(tx, counted, {"namespace": namespace, "since": since})
+        return counted.rows()
+
+    def waiting(self, namespace: str) -> list[dict[str, Any]]:
+        """The same without what is past: costs what waits or is claimed."""
+        with self._database.read() as tx:
+            counted = _Counted(1)
+            now = to_text(self._clock.now())
+            self._count_waiting(tx, counted, {"namespace": namespace}, now)
+        return counted.rows()
+
+    def _count_waiting(self, tx: Tx, counted: _Counted, place: dict[str, str], now: str) -> None:
+        for event_type, name, paused_at in tx.all(self._sql["pairs"], place):
+            counted.of(event_type, name)["paused"] = paused_at is not None
+        for statement in ("waiting", "arriving"):
+            for event_type, name, count, oldest in tx.all(self._sql[statement], place):
+                counted.add_waiting(event_type, name, count, oldest)
+        for event_type, name, leased, backoff, due, oldest in tx.all(
+            self._sql["open_claims"], {**place, "now": now}
+        ):
+            counted.of(event_type, name)["claimed"] += leased
+            counted.of(event_type, name)["backoff"] += backoff
+            counted.add_waiting(event_type, name, due, oldest)
+
+    def _count_recent(self, tx: Tx, counted: _Counted, span: dict[str, str]) -> None:
+        for column, statement in (("failures", "failures_since"), ("dead_letters", "deaths_since")):
+            for event_type, name, count in tx.all(self._sql[statement], span):
+                counted.of(event_type, name)[column] += count
+        place = {"namespace": span["namespace"]}
+        for (event_type,) in tx.all(self._sql["event_types"], place):
+            of_type = {**span, "type": event_type}
+            priorities = tx.all(self._sql["priorities"], {**place, "type": event_type})
+            for (priority,) in priorities:
+                asked = {**of_type, "priority": priority}
+                for name, count in tx.all(self._sql["came_since"], asked):
+                    counted.add_recent(event_type, name, count)
+
+
+class _Counted:
+    """Figures by type and consumer."""
+
+    def __init__(self, minutes: float) -> None:
+        self._minutes = minutes
+        self._rows: dict[Pair, dict[str, Any]] = {}
+        self._came: dict[str, int] = {}
+
+    def of(self, event_type: str, name: str | None) -> dict[str, Any]:
+        """The figures of a pair; it is listed from here on."""
+        return self._rows.setdefault(
+            (event_type, name),
+            {"type": event_type, "handler": name, "paused": False, "waiting": 0}
+            | {"oldest_waiting": None, "claimed": 0, "backoff": 0, "failures": 0}
+            | {"dead_letters": 0, "came_per_minute": 0.0, "done_per_minute": 0.0},
+        )
+
+    def add_waiting(
+        self, event_type: str, name: str | None, count: int, oldest: str | None
+    ) -> None:
+        """So many more can be claimed."""
+        row = self.of(event_type, name)
+        row["waiting"] += count
+        known: str | None = row["oldest_waiting"]
+        row["oldest_waiting"] = min(filter(None, (known, oldest)), default=None)
+
+    def add_recent(self, event_type: str, name: str | None, count: int) -> None:
+        """So many more came or, with a name, are done."""
+        if name is None:
+            self._came[event_type] = self._came.get(event_type, 0) + count
+        else:
+            row = self.of(event_type, name)
+            row["done_per_minute"] = round(row["done_per_minute"] + count / self._minutes, 2)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Every pair; a type that came and that nobody knows has a row without a consumer."""
+        named = {event_type for event_type, _ in self._rows}
+        for event_type, count in self._came.items():
+            if count and event_type not in named:
+                self.of(event_type, None)
+        for (event_type, _), row in self._rows.items():
+            row["came_per_minute"] = round(self._came.get(event_type, 0) / self._minutes, 2)
+        return [self._rows[pair] for pair in sorted(self._rows, key=lambda p: (p[0], p[1] or ""))]

@@ -1,0 +1,182 @@
+"""What an operator does to events by hand: give dead letters back, and take back what is pending.
+
+Each is done within a transaction of the caller, who records in the same one who did it and why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from ontologia import codec
+from ontologia.clock import Clock, to_text
+from ontologia.errors import AlreadyStartedError
+from ontologia.store.database import Database, Tx
+from ontologia.store.events.listings import readable
+from ontologia.store.events.log import EventLog
+from ontologia.store.events.retention import Retention
+
+PORTION = 5_000
+_LATEST = "9999"  # as text it is after every instant
+_LAST_NUMBER = 2**63 - 1
+
+
+class Selection(NamedTuple):
+    """Which dead letters are meant: those of which all is true that is said."""
+
+    event_id: str | None = None
+    handler: str | None = None
+    type: str | None = None
+    error: str | None = None
+    """Text that the last error has in it."""
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+class DeadLetter(NamedTuple):
+    """One dead letter on record."""
+
+    number: int
+    event_id: str
+    type: str
+    handler: str
+    attempts: int
+    last_error: str
+    failed_at: str
+
+
+class Operations:
+    """The verbs of operators that no other part of the event store has."""
+
+    def __init__(
+        self,
+        database: Database,
+        sql: Mapping[str, str],
+        events: EventLog,
+        retention: Retention,
+        clock: Clock,
+    ) -> None:
+        self._database = database
+        self._sql = sql
+        self._events = events
+        self._retention = retention
+        self._clock = clock
+
+    # -- dead letters -------------------------------------------------------------------------
+
+    def dead_letters(
+        self, namespace: str, which: Selection, portion: int = PORTION
+    ) -> Iterator[list[DeadLetter]]:
+        """The dead letters that are meant, the newest first, in portions of their own reads.
+
+        Costs the dead letters of the namespace from the time asked for.
+        """
+        until = _LATEST if which.until is None else to_text(which.until)
+        place = which._asdict() | {
+            "namespace": namespace,
+            "since": "" if which.since is None else to_text(which.since),
+            "most": portion,
+        }
+        del place["until"]
+        before = (until, _LAST_NUMBER)
+        while rows := self._database.all(
+            self._sql["select_dead_letters"],
+            {**place, "before": before[0], "before_id": before[1]},
+        ):
+            found = [DeadLetter(*row) for row in rows]
+            yield found
+            before = (found[-1].failed_at, found[-1].number)
+
+    def retry(self, tx: Tx, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
+        """Give dead letters back to their consumers, with a fresh set of attempts; which were.
+
+        The others' events are not retained any more, or nobody of that name is subscribed to
+        them. The attempts so far stay on record, under numbers from 0 down.
+        """
+        tx.hand_out_turn(wait=True)  # no consumer is forgotten, and no event deleted, meanwhile
+        found = self.retriable(tx, letters)
+        again: dict[tuple[str, int], list[str]] = {}
+        for letter in letters:
+            if letter.number in found:
+                whose = (letter.handler, found[letter.number])
+                again.setdefault(whose, []).append(letter.event_id)
+        for (handler, consumer_id), ids in again.items():
+            self._revive(tx, handler, consumer_id, ids)
+        if found:
+            done = {"ids": codec.encode_checked(list(found))}
+            tx.run(self._sql["delete_dead_letters"], done)
+        return [each for each in letters if each.number in found]
+
+    def retriable(self, tx: Tx, letters: Sequence[DeadLetter]) -> dict[int, int]:
+        """The consumers of those dead letters that could be given back, by their numbers."""
+        asked = {"ids": codec.encode_checked([each.number for each in letters])}
+        return dict(tx.all(self._sql["retriable"], asked))
+
+    def _revive(self, tx: Tx, handler: str, consumer_id: int, ids: list[str]) -> None:
+        listed = {"ids": codec.encode_checked(ids)}
+        of_handler = {**listed, "handler_id": handler}
+        tx.run(self._sql["lift_attempts"], of_handler)
+        tx.run(self._sql["set_attempts_aside"], of_handler)
+        now = to_text(self._clock.now())
+        consumer = {"consumer_id": consumer_id}
+        tx.run(self._sql["revive_claims"], {**of_handler, **consumer, "now": now})
+        tx.run(self._sql["make_ready"], {**listed, **consumer})
+
+    # -- taking back --------------------------------------------------------------------------
+
+    def cancel_event(self, tx: Tx, namespace: str, event_id: str) -> dict[str, Any] | None:
+        """Take an event out of the log that no consumer has started; what it was, None if unknown.
+
+        AlreadyStartedError if one has: what is done cannot be taken back. Its dedup_key is free
+        again, as after the cancelling of a deferred one.
+        """
+        event = self._events.get(tx, event_id)
+        if event is None or event.namespace != namespace:
+            return None
+        free = self._retention.is_free(tx, event_id)
+        claims = tx.all(self._sql["claims_of"], {"ids": codec.encode_checked([event_id])})
+        begun = [claim[1] for claim in claims if _begun(claim)]
+        if begun or not free:
+            raise AlreadyStartedError(event_id, begun or [claim[1] for claim in claims])
+        self._retention.delete(tx, [event_id])
+        return {
+            "id": event.id,
+            "type": event.type,
+            "payload": readable(event.payload),
+            "created_at": event.created_at,
+        }
+
+    def cancel_deferred(self, tx: Tx, namespace: str, number: int) -> dict[str, Any] | None:
+        """Take back a deferred event by its number; what it was, None unless it still waits."""
+        found = self.deferred(tx, namespace, number)
+        if found is None or not self._events.cancel(tx, namespace, number):
+            return None
+        return found
+
+    def deferred(self, tx: Tx, namespace: str, number: int) -> dict[str, Any] | None:
+        """A deferred event by its number, with the `status` scheduled, fired or cancelled."""
+        row = tx.one(self._sql["get_deferred"], {"namespace": namespace, "id": number})
+        if row is None:
+            return None
+        number, event_id, event_type, payload, fire_at, status = row
+        return {
+            "number": number,
+            "id": event_id,
+            "type": event_type,
+            "payload": readable(payload),
+            "fire_at": to_text(datetime.fromtimestamp(fire_at, UTC)),
+            "status": status,
+        }
+
+    def number_of(self, tx: Tx, namespace: str, event_id: str) -> int | None:
+        """The number of the deferred event that will have this id; None if none waits."""
+        asked = {"namespace": namespace, "event_id": event_id}
+        row = tx.one(self._sql["find_deferred"], asked)
+        return None if row is None else int(row[0])
+
+
+def _begun(claim: Sequence[Any]) -> bool:
+    """Whether a claim, as `claims_of` gives it, was ever started or has ended."""
+    attempts, started_at, ack_at, dead_lettered_at = claim[3], claim[6], claim[9], claim[10]
+    return bool(attempts or started_at or ack_at or dead_lettered_at)

@@ -1,0 +1,143 @@
+"""What is in a store: its types and their versions, its objects, and how much there is of each.
+
+For operators and for programs that take the state out. Reads only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from typing import NamedTuple
+
+from ontologia import codec
+from ontologia.clock import from_text
+from ontologia.store.database import Database, Tx
+from ontologia.store.rows import TOMBSTONE, ObjectKey, StoredType, TypeKey
+
+_PAGE = 1_000  # objects that are in memory at a time
+_KEY = {"entity": ("key",), "relation": ("left", "right", "instance")}
+"""What the statements call the parts of a key."""
+_PLURAL = {"entity": "entities", "relation": "relations"}
+
+
+class About(NamedTuple):
+    """The database a store is in."""
+
+    backend: str
+    """`SQLite 3.51.3`, `PostgreSQL 18.1`"""
+    layout: int
+    bytes: int
+    """Of all tables and indexes."""
+
+
+class TypeVersion(NamedTuple):
+    """One version of a type, and how it came about."""
+
+    version: int
+    schema_json: str
+    created_at: datetime
+    runtime_id: str | None
+    """The session that wrote it."""
+    reason: str | None
+    host: str | None
+    """Where that session ran, while it is on record: `host, process 17`."""
+
+    @property
+    def dropped(self) -> bool:
+        """Whether this version says that the type is there no more."""
+        return self.schema_json == TOMBSTONE
+
+
+class StoredObject(NamedTuple):
+    """One object as it is stored."""
+
+    key: ObjectKey
+    fields: str
+    version: int
+    """The schema version it was written in."""
+
+
+class Contents:
+    """What one snapshot holds."""
+
+    def __init__(self, tx: Tx, sql: Mapping[str, str]) -> None:
+        self._tx = tx
+        self._sql = sql
+
+    def head(self) -> int:
+        """The number of the last commit; 0 on an empty store."""
+        return int(self._tx.one(self._sql["last_commit"])[0])
+
+    def types(self) -> list[StoredType]:
+        """The current version of every type that is registered, by kind and name."""
+        return [StoredType(*row) for row in self._tx.all(self._sql["list_types"])]
+
+    def history(self, kind: str, name: str) -> list[TypeVersion]:
+        """Every version of a type, oldest first; [] if there never was such a type."""
+        rows = self._tx.all(self._sql["type_history"], {"kind": kind, "name": name})
+        return [
+            TypeVersion(version, text, from_text(created_at), runtime_id, reason, _host(metadata))
+            for version, text, created_at, runtime_id, reason, metadata in rows
+        ]
+
+    def counts(self, as_of: int | None = None) -> dict[TypeKey, int]:
+        """How many objects of each type there are, now or as of a commit; types without are not in.
+
+        Costs the number of objects; as of a commit, the number of versions.
+        """
+        found: dict[TypeKey, int] = {}
+        for kind, plural in _PLURAL.items():
+            name = f"count_{plural}" if as_of is None else f"count_{plural}_at"
+            for type_name, number in self._tx.all(self._sql[name], _span(as_of)):
+                found[kind, type_name] = number
+        return found
+
+    def objects(self, kind: str, name: str, as_of: int | None = None) -> Iterator[StoredObject]:
+        """The objects of a type in the order of their keys, now or as of a commit.
+
+        However many there are, few of them are in memory.
+        """
+        sql = self._sql[f"{kind}_page" if as_of is None else f"{kind}_page_at"]
+        parts = _KEY[kind]
+        asked = {"type": name, "most": _PAGE, **dict.fromkeys(parts, ""), **_span(as_of)}
+        while rows := self._tx.all(sql, asked):
+            for *key, fields, version in rows:
+                yield StoredObject(tuple(key), fields, version or 1)
+            asked |= dict(zip(parts, rows[-1], strict=False))
+
+
+class Inventory:
+    """The same of what is there now, each answer from a snapshot of its own."""
+
+    def __init__(self, database: Database, sql: Mapping[str, str]) -> None:
+        self._database = database
+        self._sql = sql
+
+    @contextmanager
+    def read(self) -> Generator[Contents]:
+        """One snapshot for several questions."""
+        with self._database.read() as tx:
+            yield Contents(tx, self._sql)
+
+    def about(self) -> About:
+        """The database."""
+        backend, layout, size = self._database.all(self._sql["about"])[0]
+        return About(backend, layout, int(size or 0))
+
+    def count_events(self, now: str) -> dict[str, dict[str, int]]:
+        """Retained events by namespace and status. Looks at every one of them."""
+        found: dict[str, dict[str, int]] = {}
+        rows = self._database.all(self._sql["count_events"], {"now": now})
+        for namespace, status, number in rows:
+            found.setdefault(namespace, {})[status] = number
+        return dict(sorted(found.items()))
+
+
+def _host(metadata: str | None) -> str | None:
+    said = codec.decode(metadata) if metadata else {}
+    return f"{said['hostname']}, process {said.get('pid')}" if "hostname" in said else None
+
+
+def _span(as_of: int | None) -> dict[str, int]:
+    return {} if as_of is None else {"as_of": as_of}

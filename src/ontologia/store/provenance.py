@@ -1,0 +1,158 @@
+"""Where a value, a commit or an event comes from, and what followed from it. Reads only.
+
+Nothing here looks through the history or the log: versions are found by their key, commits by
+their number or by the event they answer, events by their id or by the first of their chain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from ontologia import codec
+from ontologia.clock import from_text
+from ontologia.store.database import Database, Tx
+from ontologia.store.rows import TOMBSTONE, CommitRow, EventRow, ObjectKey
+
+_PAGE = 500
+_END = 2**63 - 1
+_KEY = {"entity": ("key",), "relation": ("left", "right", "instance")}
+"""What the statements call the parts of a key."""
+
+
+class StoredVersion(NamedTuple):
+    """One version of an object; without fields it says that the object was deleted."""
+
+    commit_id: int
+    fields: str | None
+    schema_version: int
+
+
+class ClaimRow(NamedTuple):
+    """How one consumer stands to one event, in the order of the columns."""
+
+    event_id: str
+    handler_id: str
+    session_id: str
+    attempts: int
+    last_error: str | None
+    claimed_at: str
+    started_at: str | None
+    lease_until: str
+    available_at: str
+    ack_at: str | None
+    dead_lettered_at: str | None
+    read_commit: int | None
+    lease_token: str | None
+
+
+class AttemptRow(NamedTuple):
+    """One attempt that did not succeed."""
+
+    event_id: str
+    handler_id: str
+    attempt: int
+    started_at: str | None
+    ended_at: str
+    read_commit: int | None
+    outcome: str
+    error: str | None
+
+
+class Chain(NamedTuple):
+    """An event that began, all that followed from it, and what was done about each."""
+
+    events: list[EventRow]
+    claims: list[ClaimRow]
+    attempts: list[AttemptRow]
+    commits: list[CommitRow]
+    ready: list[tuple[str, str]]
+    """Event and consumer, where it was handed out and nobody has claimed it."""
+
+
+class Trail:
+    """The answers of one snapshot."""
+
+    def __init__(self, tx: Tx, sql: Mapping[str, str]) -> None:
+        self._tx = tx
+        self._sql = sql
+
+    def versions(self, kind: str, type_name: str, key: ObjectKey) -> Iterator[StoredVersion]:
+        """Everything that was ever said of one object, the newest first, read as it is wanted."""
+        sql = self._sql[f"{kind}_versions"]
+        asked = {"type": type_name, **dict(zip(_KEY[kind], key, strict=True))}
+        before, most = _END, 2  # two are enough to see that the last version changed it
+        while rows := self._tx.all(sql, {**asked, "before": before, "most": most}):
+            for commit_id, fields, version in rows:
+                # Old files may have two versions of a key in one commit: the last one counts.
+                if commit_id < before:
+                    yield StoredVersion(
+                        commit_id, None if fields == TOMBSTONE else fields, version or 1
+                    )
+                before = commit_id
+            most = _PAGE
+
+    def commit(self, commit_id: int) -> CommitRow | None:
+        """One commit."""
+        span = {"before": commit_id + 1, "since": commit_id - 1, "most": 1}
+        rows = self._tx.all(self._sql["commits_before"], span)
+        return commit_of(rows[0]) if rows else None
+
+    def commits_for(self, event_ids: Iterable[str]) -> list[CommitRow]:
+        """The commits that handlers of these events made, oldest first."""
+        wanted = set(event_ids)
+        ids = codec.encode_checked(sorted(wanted))
+        found = map(commit_of, self._tx.all(self._sql["commits_for"], {"ids": ids}))
+        return [each for each in found if each.metadata.get("event_id") in wanted]
+
+    def causes(self, event_id: str) -> list[EventRow]:
+        """The event, the one whose handler announced it, and so on; [] if it is not retained."""
+        rows = [EventRow(*row) for row in self._tx.all(self._sql["causes_of"], {"id": event_id})]
+        known, chain = {row.id: row for row in rows}, list[EventRow]()
+        here = known.pop(event_id, None)
+        while here is not None:
+            chain.append(here)
+            here = known.pop(here.causation_id or "", None)
+        return chain
+
+    def chain(self, root_event_id: str) -> Chain:
+        """What began with this event. Costs the number of its events."""
+        rows = self._tx.all(self._sql["chain_of"], {"root": root_event_id})
+        events = [EventRow(*row[:-1]) for row in rows]
+        ids = {"ids": codec.encode_checked([event.id for event in events])}
+        return Chain(
+            events,
+            [ClaimRow(*row) for row in self._tx.all(self._sql["claims_of"], ids)],
+            [AttemptRow(*row) for row in self._tx.all(self._sql["attempts_at"], ids)],
+            self.commits_for(event.id for event in events),
+            self._tx.all(self._sql["ready_for"], ids),
+        )
+
+
+class Provenance:
+    """Opens snapshots; and lists commits, however many there are."""
+
+    def __init__(self, database: Database, sql: Mapping[str, str]) -> None:
+        self._database = database
+        self._sql = sql
+
+    @contextmanager
+    def read(self) -> Generator[Trail]:
+        """One snapshot for several questions."""
+        with self._database.read() as tx:
+            yield Trail(tx, self._sql)
+
+    def commits(self, *, since: int = 0) -> Iterator[CommitRow]:
+        """All commits after `since`, the newest first; few of them are in memory."""
+        before = _END
+        span = {"since": since, "most": _PAGE}
+        while rows := self._database.all(self._sql["commits_before"], {**span, "before": before}):
+            yield from map(commit_of, rows)
+            before = rows[-1][0]
+
+
+def commit_of(row: tuple[int, str, str | None]) -> CommitRow:
+    """A commit from its columns."""
+    number, created_at, metadata = row
+    return CommitRow(number, from_text(created_at), codec.decode(metadata) if metadata else {})

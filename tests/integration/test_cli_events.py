@@ -1,0 +1,337 @@
+"""`ontologia events …`: what an operator sees. The words and columns are those of the documents."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from typer.testing import CliRunner
+
+from ontologia.cli.main import app
+from ontologia.clock import to_text
+from ontologia.testing import ManualClock
+from ontologia.testing.conformance.event_world import (
+    LOST,
+    OTHER,
+    POST,
+    POSTED,
+    ParcelLost,
+    ParcelPosted,
+    bury,
+    claim,
+    post,
+)
+from tests.integration.moving import contents
+
+ONTOLOGIA = [sys.executable, "-m", "ontologia"]
+
+
+@pytest.fixture
+def clock():
+    """What the tests do happened two hours ago, as the program sees it, which has the real time."""
+    return ManualClock(datetime.now(UTC) - timedelta(hours=2))
+
+
+@pytest.fixture
+def run(uri):
+    runner = CliRunner()
+
+    def events(*arguments, namespace=POST):
+        where = ["--datastore-uri", uri, "--namespace", namespace]
+        return runner.invoke(app, [*where, "events", *arguments])
+
+    return events
+
+
+def table(done) -> list[list[str]]:
+    """The rows of a table that nobody looks at, the names of its columns first."""
+    assert done.exit_code == 0, done.output
+    return [line.split("\t") for line in done.stdout.splitlines()]
+
+
+def lines(done) -> list[dict]:
+    assert done.exit_code == 0, done.output
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.req("ONT-187", "ONT-188", "ONT-189")
+def test_namespaces_are_listed_with_their_sessions_and_what_waits(run, event_store, clock):
+    first, *_ = post(event_store, 1, 2, 3)
+    bury(event_store, first, clock)
+    event_store.register_session("s1", POST, {})
+    event_store.register_session("s2", POST, {})
+    event_store.register_session("s3", OTHER, {})
+
+    assert table(run("list-namespaces")) == [
+        ["Namespace", "Sessions", "Pending Events", "Dead Letters"],
+        [OTHER, "1", "0", "0"],
+        [POST, "2", "3", "1"],  # 2, 3 and the word of the dead letter
+    ]
+
+
+@pytest.mark.req("ONT-190")
+def test_sessions_are_listed_with_the_age_of_their_last_heartbeat(run, event_store, clock):
+    event_store.register_session("dead", POST, {"hostname": "host-3", "pid": 9012})
+    started = clock.now()
+    clock.advance(seconds=7_100)  # two hours are 7,200 seconds
+    event_store.register_session("ended", POST, {"hostname": "host-2"})
+    event_store.end_session("ended")
+    clock.advance(seconds=99)
+    event_store.register_session("alive", POST, {"hostname": "host-1", "pid": 1234})
+
+    columns, alive, ended, dead = table(run("sessions"))
+
+    assert columns == ["Session ID", "Hostname", "PID", "Started At", "Last Heartbeat"]
+    assert dead[:4] == ["dead", "host-3", "9012", started.strftime("%Y-%m-%d %H:%M:%S")]
+    assert dead[4] == "2h ago (DEAD)"
+    assert ended[:3] == ["ended", "host-2", "-"]
+    assert ended[4] == "1m ago (stopped)"
+    assert alive[4].endswith("s ago")
+
+
+@pytest.mark.req("ONT-191", "ONT-192")
+def test_events_are_shown_with_what_became_of_them(run, event_store, clock):
+    event_store.enqueue(ParcelLost(number=0, priority=300), POST)
+    pending, acked, dead = post(event_store, 1, 2, 3)
+    claim(event_store, limit=2)
+    event_store.abandon("ship", pending)
+    event_store.ack("ship", acked)
+    bury(event_store, dead, clock)
+
+    columns, lost, *rows = table(run("show"))
+    shown = {row[0]: row[1:] for row in rows}
+
+    assert columns == ["Event ID", "Type", "Created At", "Priority", "Status", "Handler"]
+    assert lost[1] == LOST
+    assert lost[3:] == ["300", "pending", "-"]
+    assert shown[acked][0] == POSTED
+    assert shown[acked][2:] == ["100", "acked", "ship"]
+    assert shown[dead][2:] == ["100", "dead_lettered", "ship"]
+    assert shown[pending][2:] == ["100", "pending", "-"]
+    assert len(table(run("show", "--limit", "2"))) == 3
+    assert [row["id"] for row in lines(run("show", "--json"))] == [lost[0], *shown]
+
+
+@pytest.mark.req("ONT-192")
+def test_events_that_sessions_have_are_claimed(run, event_store, clock):
+    clock.advance(seconds=7_200)
+    post(event_store, 1)
+    claim(event_store)
+
+    assert table(run("show"))[1][4:] == ["claimed", "ship"]
+
+
+def test_more_events_than_a_portion_are_shown_in_order(run, event_store):
+    with event_store.transaction(durable=False) as tx:
+        rows = []
+        for number in range(1_200):
+            event = (ParcelLost if number % 3 else ParcelPosted)(number=number)
+            event.priority = 100 + number % 2
+            rows.append(event_store.log.given_row(event, POST))
+        event_store.log.add(tx, rows)
+    ordered = sorted(rows, key=lambda row: (-row.priority, row.created_at))
+
+    shown = lines(run("show", "--limit", "1100", "--json"))
+
+    assert [each["id"] for each in shown] == [row.id for row in ordered[:1100]]
+
+
+@pytest.mark.req("ONT-193")
+def test_dead_letters_are_listed_and_chosen(run, event_store, clock):
+    first, second, _ = post(event_store, 1, 2, 3)
+    bury(event_store, first, clock)
+    bury(event_store, second, clock, handler="bill")
+
+    columns, *rows = table(run("dead-letters"))
+
+    assert columns == ["Event ID", "Type", "Handler", "Attempts", "Last Error"]
+    assert rows == [
+        [second, POSTED, "bill", "10", "OSError: no van"],
+        [first, POSTED, "ship", "10", "OSError: no van"],
+    ]
+    for chosen in (["--handler", "ship"], ["--error", "no van", "--handler", "ship"]):
+        assert [row["event_id"] for row in lines(run("dead-letters", "--json", *chosen))] == [first]
+    for none in (["--type", LOST], ["--error", "no ship"], ["--newer-than", "1h"]):
+        assert table(run("dead-letters", *none)) == [columns]
+    assert len(table(run("dead-letters", "--older-than", "30m"))) == 3
+
+
+@pytest.mark.req("ONT-198")
+def test_an_event_is_inspected_in_whatever_namespace(run, event_store, clock):
+    [found] = post(event_store, 1)
+    bury(event_store, found, clock)
+
+    done = run("inspect", "--event-id", found, namespace="elsewhere")
+    shown = json.loads(done.stdout)
+
+    assert done.stdout.startswith('{\n  "id": ')
+    assert shown["payload"] == {"number": 1}
+    assert (shown["id"], shown["namespace"], shown["type"]) == (found, POST, POSTED)
+    assert (shown["priority"], shown["root_event_id"], shown["chain_depth"]) == (100, found, 0)
+    [held] = shown["claims"]
+    assert (held["handler_id"], held["session_id"], held["attempts"]) == ("ship", "s1", 10)
+    assert held["last_error"] == "OSError: no van"
+    assert held["dead_lettered_at"]
+    assert len(shown["attempts"]) == 10
+    assert json.loads(run("inspect", "--event-id", found, "--json").stdout) == shown
+
+
+@pytest.mark.req("ONT-198")
+@pytest.mark.parametrize("event_id", ["nobody", "\udcff", ""], ids=["unknown", "broken", "empty"])
+def test_an_event_that_is_not_there_is_an_error(run, event_store, event_id):
+    done = run("inspect", "--event-id", event_id)
+
+    assert done.exit_code == (4 if event_id == "nobody" else 1)
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: ")
+
+
+@pytest.mark.req("NEW-027", "NEW-030")
+def test_consumers_are_listed_with_what_waits_for_each(run, event_store, clock):
+    post(event_store, 1, 2)
+    event_store.consumers.register(POST, "bill", [POSTED, LOST])
+    claim(event_store, limit=1)
+    event_store.release("ship", claim_ids(event_store)[0], error="x")
+    event_store.pause(POST, "bill")
+    paused = to_text(clock.now())
+    post(event_store, 3)  # which nobody has handed out
+
+    columns, bill, ship = table(run("consumers"))
+
+    assert columns[:6] == ["Name", "Types", "Waiting", "Oldest", "Claimed", "Backoff"]
+    assert columns[6:] == ["Last Seen", "Paused"]
+    assert bill[:6] == ["bill", f"{LOST}, {POSTED}", "3", "2h ago", "0", "0"]
+    assert bill[7] == f"since {paused[:19].replace('T', ' ')}"
+    assert ship[:3] == ["ship", POSTED, "3"]  # its backoff ended two hours ago
+    assert ship[7] == "-"
+    shown = lines(run("consumers", "--json"))
+    assert shown[0]["types"] == [LOST, POSTED]
+    assert shown[0]["paused_at"] == paused
+
+
+def claim_ids(event_store) -> list[str]:
+    return [row["id"] for row in event_store.list_events(POST) if row["status"] == "claimed"]
+
+
+def test_figures_are_counted_by_type_and_handler(run, event_store, clock):
+    post(event_store, 0)  # before the window
+    clock.advance(seconds=7_100)
+    acked, _, failed, dead = post(event_store, 1, 2, 3, 4)
+    event_store.enqueue(ParcelLost(number=5), POST)
+    claim(event_store)
+    event_store.ack("ship", acked)
+    event_store.release("ship", failed, error="x")
+    event_store.claims.release(
+        "ship", dead, error="y", policy=event_store.policy, final=True
+    )  # fmt: skip
+    post(event_store, 6)
+
+    columns, dead_row, lost, posted = table(run("stats", "--window", "10m"))
+    counted = lines(run("stats", "--json", "--window", "10m"))[2]
+
+    assert columns[:6] == ["Type", "Handler", "Waiting", "Oldest", "Claimed", "Backoff"]
+    assert columns[6:] == ["Came/min", "Done/min", "Failures", "Dead Letters"]
+    assert dead_row[:3] == ["event.dead_letter", "-", "1"]
+    assert lost[:2] == [LOST, "-"]  # nobody is subscribed
+    assert posted[:2] == [POSTED, "ship"]
+    assert counted["came_per_minute"] == 0.5
+    assert counted["done_per_minute"] == 0.1
+    assert (counted["failures"], counted["dead_letters"]) == (2, 1)
+    assert counted["waiting"] >= 1
+    assert lines(run("stats", "--json", "--window", "1s"))[-1]["came_per_minute"] == 0
+
+
+def test_what_is_leased_and_in_backoff_is_told_apart(event_store, clock):
+    held, failed, ready = post(event_store, 1, 2, 3)
+    claim(event_store, limit=2)
+    event_store.release("ship", failed, error="x")
+
+    [row] = event_store.activity.waiting(POST)
+    assert (row["waiting"], row["claimed"], row["backoff"]) == (1, 1, 1)
+    assert row["oldest_waiting"] == event_store.inspect_event(ready)["created_at"]
+
+    clock.advance(seconds=31)
+    [row] = event_store.activity.waiting(POST)
+    assert (row["waiting"], row["claimed"], row["backoff"]) == (3, 0, 0)
+    assert row["oldest_waiting"] == event_store.inspect_event(held)["created_at"]
+
+
+@pytest.mark.parametrize("window", ["0s", "soon", "", "-5m"])
+def test_a_window_that_is_none_is_a_usage_error(run, event_store, window):
+    assert run("stats", "--window", window).exit_code == 2
+
+
+@pytest.mark.req("ONT-199")
+def test_commands_that_read_change_nothing(run, uri, event_store, clock, ask_store):
+    [found] = post(event_store, 1)
+    bury(event_store, found, clock)
+    before = contents(ask_store, uri)
+
+    for command in ("list-namespaces", "sessions", "show", "dead-letters", "consumers", "stats"):
+        assert run(command).exit_code == 0
+        assert run(command, "--json").exit_code == 0
+    assert run("inspect", "--event-id", found).exit_code == 0
+    assert run("retry", "--all", "--dry-run").exit_code == 0
+
+    assert contents(ask_store, uri) == before
+
+
+@pytest.mark.req("ONT-199")
+def test_real_processes_read_beside_a_session_that_writes(uri, event_store):
+    post(event_store, 1, 2)
+    where = {**os.environ, "ONTOLOGIA_DATASTORE_URI": uri}
+
+    with event_store.transaction() as tx:
+        tx.one(event_store._sql["last_commit"])
+        for command in (
+            "list-namespaces",
+            "sessions",
+            "show",
+            "dead-letters",
+            "consumers",
+            "stats",
+        ):
+            done = subprocess.run(
+                [*ONTOLOGIA, "events", command, "--namespace", POST],
+                capture_output=True,
+                text=True,
+                check=False,
+                env=where,
+            )
+            assert done.returncode == 0, done.stderr
+            assert "\x1b" not in done.stdout
+
+
+def test_a_terminal_gets_a_table_to_look_at(uri, event_store):
+    [found] = post(event_store, 1)
+    near, far = pty.openpty()
+    program = subprocess.Popen(
+        [*ONTOLOGIA, "--datastore-uri", uri, "events", "show", "--namespace", POST],
+        stdout=far,
+        env={**os.environ, "COLUMNS": "140"},
+    )
+    assert program.wait(60) == 0
+    os.close(far)
+    shown = os.read(near, 65_536).decode()
+    os.close(near)
+
+    assert found in shown
+    assert "Event ID" in shown
+    assert "─" in shown
+    assert "\t" not in shown
+
+
+def test_a_store_that_is_not_there_is_not_made(tmp_path):
+    missing = tmp_path / "missing.db"
+
+    for command in (["show"], ["pause", "x"], ["cleanup", "--before", "7d"]):
+        done = CliRunner().invoke(
+            app, ["--datastore-uri", f"sqlite:///{missing}", "events", *command]
+        )
+        assert done.exit_code == 4, done.output
+    assert not missing.exists()

@@ -1,0 +1,187 @@
+"""`ontologia migrate`: a program's types against the store's."""
+
+from __future__ import annotations
+
+import json
+import sys
+from itertools import count
+
+import pytest
+
+from ontologia import Session
+from tests.integration.commands import invoke, process
+from tests.shop import Product
+
+names = count(1)
+OTHER = """
+from ontologia import Entity, Field
+
+
+class Product(Entity):
+    sku: Field[str] = Field(primary_key=True)
+    cents: Field[int]
+
+
+class Novelty(Entity):
+    id: Field[str]
+"""
+SAME = """
+from ontologia import Entity, Field
+
+
+class Product(Entity):
+    sku: Field[str] = Field(primary_key=True)
+    price: Field[float]
+"""
+STEP = """
+from ontologia import upgrader
+
+
+@upgrader("Product", from_version=1)
+def in_cents(fields):
+    return {"sku": fields["sku"], "cents": int(fields["price"] * 100)}
+"""
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """Write a module; its name."""
+    from ontologia.migration import upgraders
+
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(upgraders, "_registered", {})
+
+    def write(text):
+        name = f"migrate_models_{next(names)}"
+        (tmp_path / f"{name}.py").write_text(text)
+        return name
+
+    return write
+
+
+@pytest.fixture
+def shop(uri):
+    with Session(uri) as session:
+        session.ensure([Product(sku="ink", price=3.0), Product(sku="pen", price=1.5)])
+    return uri
+
+
+def types_of(uri):
+    done = invoke("schema", "export", "--datastore-uri", uri, "--json")
+    return {each["name"]: each["version"] for each in map(json.loads, done.stdout.splitlines())}
+
+
+def test_a_preview_shows_every_change_and_the_token_and_writes_nothing(shop, module):
+    models = module(OTHER + STEP)
+
+    done = invoke("migrate", "--models", models, "--datastore-uri", shop)
+
+    assert done.exit_code == 3
+    lines = done.stdout.splitlines()
+    assert lines[:4] == [
+        "entity Product, version 1 → 2",
+        "  - price: float",
+        "  + cents: int",
+        "  2 objects to write anew",
+    ]
+    assert lines[4].startswith("token: ")
+    assert lines[5] == (
+        f"To apply it: ontologia migrate --models {models} --apply --token {lines[4][7:]}"
+    )
+    assert types_of(shop) == {"Product": 1}
+
+
+def test_the_token_applies_what_was_shown(shop, module):
+    models = module(OTHER + STEP)
+    shown = json.loads(
+        invoke("migrate", "--models", models, "--datastore-uri", shop, "--json").stdout
+    )
+
+    done = invoke(
+        *("migrate", "--models", models, "--apply", "--token", shown["token"]),
+        *("--datastore-uri", shop),
+    )
+
+    assert shown["types"][0]["objects"] == 2
+    assert shown["types"][0]["changes"] == [
+        {"name": "price", "before": "float", "after": None},
+        {"name": "cents", "before": None, "after": "int"},
+    ]
+    assert done.exit_code == 0
+    assert done.stdout == ("Product is at version 2\nits objects were written anew in commit 2\n")
+    assert types_of(shop) == {"Product": 2, "Novelty": 1}
+    cls = sys.modules[models].Product
+    with Session(shop) as session:
+        assert [each.cents for each in session.query().entities(cls).collect()] == [300, 150]
+    again = invoke("migrate", "--models", models, "--datastore-uri", shop)
+    assert (again.exit_code, again.stdout) == (0, "nothing to migrate\n")
+
+
+def test_nothing_to_do_is_said_with_exit_code_0(shop, module, tmp_path):
+    """Modules are looked for in the working directory."""
+    name = module(SAME)
+
+    done = process("migrate", "--models", name, "--datastore-uri", shop, cwd=tmp_path)
+
+    assert (done.returncode, done.stdout) == (0, b"nothing to migrate\n"), done.stderr
+
+
+def test_upgraders_may_be_in_a_module_of_their_own(shop, module):
+    models, steps = module(OTHER), module(STEP)
+
+    without = invoke("migrate", "--models", models, "--datastore-uri", shop)
+    done = invoke("migrate", "--models", models, "--upgraders", steps, "--datastore-uri", shop)
+
+    assert '  missing: @upgrader("Product", from_version=1)' in without.stdout
+    assert "missing" not in done.stdout
+    assert (without.exit_code, done.exit_code) == (3, 3)
+
+
+def test_a_step_that_is_missing_is_an_error_and_nothing_is_written(shop, module):
+    models = module(OTHER)
+    shown = json.loads(
+        invoke("migrate", "--models", models, "--datastore-uri", shop, "--json").stdout
+    )
+
+    done = invoke(
+        *("migrate", "--models", models, "--apply", "--token", shown["token"]),
+        *("--datastore-uri", shop),
+    )
+
+    assert shown["types"][0]["missing_upgraders"] == [1]
+    assert done.exit_code == 3
+    assert "no upgrader for Product from version 1; nothing was written" in done.stderr
+    assert types_of(shop)["Product"] == 1
+
+
+def test_a_token_is_for_the_store_as_it_was(shop, module):
+    models = module(OTHER + STEP)
+    shown = json.loads(
+        invoke("migrate", "--models", models, "--datastore-uri", shop, "--json").stdout
+    )
+    with Session(shop) as session:
+        session.ensure(Product(sku="cap", price=1.0))
+
+    done = invoke(
+        *("migrate", "--models", models, "--apply", "--token", shown["token"]),
+        *("--datastore-uri", shop),
+    )
+
+    assert done.exit_code == 3
+    assert f"hint: See what it is now, with its token: ontologia migrate --models {models}" in (
+        done.stderr
+    )
+
+
+@pytest.mark.parametrize("options", [["--apply"], ["--token", "x"]])
+def test_apply_and_token_go_together(shop, module, options):
+    done = invoke("migrate", "--models", module(SAME), *options, "--datastore-uri", shop)
+
+    assert done.exit_code == 2
+
+
+def test_a_module_without_types_is_a_usage_error(shop, module):
+    done = invoke("migrate", "--models", module(""), "--datastore-uri", shop)
+
+    assert done.exit_code == 2
+    assert "defines no types" in done.stderr
