@@ -25,7 +25,7 @@ Open = Callable[..., Session]
 Sql = Callable[..., list[list[Any]]]
 
 
-class Ordered(Event):
+class ProductOrdered(Event):
     sku: Field[str]
 
 
@@ -133,8 +133,8 @@ def test_events_do_not_wait_for_a_commit(open_: Callable[..., Store]) -> None:
 
     with store.write() as tx:
         write_in(tx, "a")
-        other.events.enqueue(Ordered(sku="a"), "default")
-        types = [Ordered.__event_type__]
+        other.events.enqueue(ProductOrdered(sku="a"), "default")
+        types = [ProductOrdered.__event_type__]
         [claimed] = other.events.claim("default", "h", "s", types, 9, 30_000)
         other.events.ack("h", claimed.id)
         [listed] = other.events.list_events("default")
@@ -234,7 +234,7 @@ def test_a_schema_that_held_events_alone_gets_state_and_keeps_them(
     open_session: Open, sql: Sql
 ) -> None:
     old = open_session()
-    old.event_store.enqueue(Ordered(sku="a"), "default")
+    old.event_store.enqueue(ProductOrdered(sku="a"), "default")
     old.close()
     sql(
         "DROP TABLE entity_history, relation_history, entity_latest, relation_latest, "
@@ -257,13 +257,13 @@ def test_a_schema_that_held_events_alone_gets_state_and_keeps_them(
 def test_a_run_gives_events_to_handlers_which_commit(open_session: Open, sql: Sql) -> None:
     session = open_session(entity_types=[Product])
 
-    @on_event(Ordered)
-    def deliver(ctx: HandlerContext[Ordered]) -> None:
+    @on_event(ProductOrdered)
+    def deliver(ctx: HandlerContext[ProductOrdered]) -> None:
         ctx.ensure(Product(sku=ctx.event.sku, price=2.0))
         ctx.commit(event=None)
 
     session.ensure(Product(sku="a", price=1.0))
-    session.commit(event=Ordered(sku="b"))
+    session.commit(event=ProductOrdered(sku="b"))
     session.run([deliver], max_iterations=1)
 
     assert sql("SELECT entity_key, commit_id FROM entity_latest ORDER BY 1") == [["a", 1], ["b", 2]]
@@ -287,11 +287,11 @@ def test_a_lease_that_runs_out_while_a_commit_waits_for_its_turn_is_seen(
 ) -> None:
     """The fence is asked together with the lock; what counts is when the lock was had."""
     store, other = open_(lock_timeout_ms=10_000), open_()
-    other.events.enqueue(Ordered(sku="a"), "default")
-    consumer = store.events.consumers.register("default", "ship", [Ordered.__event_type__])
+    other.events.enqueue(ProductOrdered(sku="a"), "default")
+    consumer = store.events.consumers.register("default", "ship", [ProductOrdered.__event_type__])
     [claim] = store.events.claims.claim(
         consumer,
-        [Ordered.__event_type__],
+        [ProductOrdered.__event_type__],
         session_id="s1",
         limit=1,
         lease_ms=30_000,

@@ -85,17 +85,17 @@ def test_a_session_that_knows_the_class_uses_it(shop):
 
 
 def test_a_relation_may_name_a_type_of_which_nothing_was_stored(open_session, session):
-    class Ghost(Entity):
+    class Phantom(Entity):
         id: Field[str]
 
-    class Haunts(Relation[Ghost, Ghost]):
+    class Scares(Relation[Phantom, Phantom]):
         loud: Field[bool]
 
-    session.ensure(Haunts(left_key="a", right_key="b", loud=True))
+    session.ensure(Scares(left_key="a", right_key="b", loud=True))
     session.commit()
     other = open_session()
 
-    haunts = StoredTypes.of(other).relation("Haunts")
+    haunts = StoredTypes.of(other).relation("Scares")
 
     [found] = other.query().relations(haunts).collect()
     assert (found.left_key, found.loud) == ("a", True)

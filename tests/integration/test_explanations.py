@@ -295,6 +295,7 @@ def test_attempts_from_before_a_retry_keep_their_commits(open_session):
     session.commit(event=event)
     session.run([keep], max_iterations=1)
     broken.clear()
+    session.config.clock.advance(seconds=1)
     Operator(session, "ada@host", reason="mended").retry(Selection(event_id=event.id))
     session.run([keep], max_iterations=1)
 

@@ -71,9 +71,10 @@ class Everything(Entity):
     points: Field[list[Point]]
 
 
+words = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=5)
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | words,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner),
     max_leaves=5,
 )
 zoned = st.datetimes(timezones=st.just(UTC))

@@ -81,8 +81,8 @@ class StoredType:
 
     @property
     def dropped(self) -> bool:
-        """Whether this version says that the type is there no more."""
-        return self.schema_json == TOMBSTONE
+        """Whether this version says that the type is there no more; one that never was cannot go."""
+        return self.schema_json == TOMBSTONE and self.version > 1
 
 
 @dataclass(frozen=True, slots=True)
