@@ -29,6 +29,8 @@ def copy(
     Everything is kept: ids, commit numbers, history, pending events, claims, dead letters and
     schedules. Broken off, the same command goes on where it stopped. The source is only read, and
     may be in use; what is written to it after the copy began is not copied.
+
+    Example: ontologia copy app.db postgresql://shop@db.example.com/shop
     """
     from ontologia.store.copying import copy_store
 
