@@ -136,10 +136,10 @@ class Amount:
 
 @dataclass
 class Note:
-    """A line of words among the figures."""
+    """A line of words among the figures; also of what could not be measured."""
 
     text: str
-    missed = False
+    missed: bool = False
 
     def __str__(self) -> str:
         return f"\n{self.text}"

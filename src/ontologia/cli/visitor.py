@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from typing import TYPE_CHECKING
 
 from ontologia.errors import NotFoundError, StoreOpenError
@@ -21,11 +20,14 @@ class Visitor(Session):
     def _arrive(self, shapes: list[Shape]) -> None:
         """Leave nothing behind."""
 
+    def _end(self) -> None:
+        """It never was in the list: nothing to write, and nobody to wait for."""
+
 
 def check_store(uri: str, config: OntologiaConfig) -> None:
     """NotFoundError unless there is a store, StoreOpenError if its layout is old. Writes nothing."""
     try:
-        closing(open_source(uri, config)).__exit__(None, None, None)
+        open_source(uri, config).close()
     except NoStore as error:
         raise NotFoundError(
             f"there is no store at {error.shown}: {error.why}; nothing was created",
