@@ -57,8 +57,7 @@ class Operator:
         """
         operations = self._events.operations
         for letters in operations.dead_letters(self._namespace, which, _SHOWN):
-            with self._events.transaction(durable=False) as tx:
-                found = operations.retriable(tx, letters)
+            found = operations.could_retry(letters)
             yield from ((letter, letter.number in found) for letter in letters)
 
     def retry(self, which: Selection) -> Retried:

@@ -95,7 +95,7 @@ class Operations:
         them. The attempts so far stay on record, under numbers from 0 down.
         """
         tx.hand_out_turn(wait=True)  # no consumer is forgotten, and no event deleted, meanwhile
-        found = self.retriable(tx, letters)
+        found = self._retriable(tx, letters)
         again: dict[tuple[str, int], list[str]] = {}
         for letter in letters:
             if letter.number in found:
@@ -108,7 +108,12 @@ class Operations:
             tx.run(self._sql["delete_dead_letters"], done)
         return [each for each in letters if each.number in found]
 
-    def retriable(self, tx: Tx, letters: Sequence[DeadLetter]) -> dict[int, int]:
+    def could_retry(self, letters: Sequence[DeadLetter]) -> set[int]:
+        """The numbers of those dead letters that could be given back now. Only looks."""
+        with self._database.read() as tx:
+            return set(self._retriable(tx, letters))
+
+    def _retriable(self, tx: Tx, letters: Sequence[DeadLetter]) -> dict[int, int]:
         """The consumers of those dead letters that could be given back, by their numbers."""
         asked = {"ids": codec.encode_checked([each.number for each in letters])}
         return dict(tx.all(self._sql["retriable"], asked))

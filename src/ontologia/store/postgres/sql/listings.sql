@@ -62,7 +62,8 @@ SELECT id, event_id, event_type, handler_id, attempts, last_error, failed_at
  ORDER BY failed_at DESC, id DESC LIMIT %(most)s;
 
 -- name: retriable
--- Which of these dead letters have their event still, and a consumer that is subscribed to it.
+-- Which of these dead letters have their event still, and a consumer that is subscribed to it. Who
+-- changes them has the hand-out lock: no row of them can change meanwhile.
 SELECT d.id, c.id
   FROM ontologia.dead_letters d
   JOIN ontologia.event_claims k ON k.event_id = d.event_id AND k.handler_id = d.handler_id
@@ -71,8 +72,7 @@ SELECT d.id, c.id
  WHERE d.id = ANY(ARRAY(SELECT value::bigint FROM jsonb_array_elements_text(%(ids)s::jsonb)))
    AND k.dead_lettered_at IS NOT NULL
    AND EXISTS (SELECT 1 FROM ontologia.subscriptions s WHERE s.namespace = e.namespace
-                  AND s.type IN (e.type, '*') AND s.consumer_id = c.id)
-   FOR UPDATE OF k;
+                  AND s.type IN (e.type, '*') AND s.consumer_id = c.id);
 
 -- name: lift_attempts
 -- Out of the way first: a number that is still taken cannot be given.
