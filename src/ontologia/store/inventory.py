@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ontologia import codec
 from ontologia.clock import from_text
 from ontologia.store.database import Database, Tx
-from ontologia.store.rows import TOMBSTONE, ObjectKey, StoredType, TypeKey
+from ontologia.store.rows import ObjectKey, StoredType, TypeKey, says_dropped
 
 _PAGE = 1_000  # objects that are in memory at a time
 _KEY = {"entity": ("key",), "relation": ("left", "right", "instance")}
@@ -46,7 +46,7 @@ class TypeVersion(NamedTuple):
     @property
     def dropped(self) -> bool:
         """Whether this version says that the type is there no more."""
-        return self.schema_json == TOMBSTONE
+        return says_dropped(self.version, self.schema_json)
 
 
 class StoredObject(NamedTuple):

@@ -81,8 +81,13 @@ class StoredType:
 
     @property
     def dropped(self) -> bool:
-        """Whether this version says that the type is there no more; one that never was cannot go."""
-        return self.schema_json == TOMBSTONE and self.version > 1
+        """Whether this version says that the type is there no more."""
+        return says_dropped(self.version, self.schema_json)
+
+
+def says_dropped(version: int, schema_json: str) -> bool:
+    """Whether this is the mark of a type that was dropped; one that never was cannot go."""
+    return schema_json == TOMBSTONE and version > 1
 
 
 @dataclass(frozen=True, slots=True)
