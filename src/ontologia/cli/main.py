@@ -9,6 +9,7 @@ not found, 5 the database, 6 a conflict with somebody else, 130 interrupted.
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -30,7 +31,7 @@ from ontologia.cli import (
     transfer,
 )
 from ontologia.cli.call import Call, Commands, Debug, Json, Namespace, Uri
-from ontologia.cli.failures import Failures
+from ontologia.cli.failures import INTERRUPTED, Failures
 
 app = Commands(
     name="ontologia",
@@ -85,4 +86,8 @@ def options(
 
 def main() -> None:
     """Run the command that the process was started with."""
-    app()
+    try:
+        app()
+    except KeyboardInterrupt:  # before a command began, or after it ended
+        typer.echo("interrupted", err=True)
+        sys.exit(INTERRUPTED)
