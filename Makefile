@@ -6,7 +6,7 @@ READY := .venv/.ready
 .PHONY: demo test lint bench format clean
 
 demo: $(READY)
-	$(BIN)/python examples/shop.py
+	$(BIN)/python -m ontologia demo --force
 
 test: $(READY)
 	$(BIN)/pytest -q -n auto

@@ -1,6 +1,6 @@
 """A small shop: what changed, when, and what it was before.
 
-Run it with `make demo`. It makes a database in a temporary folder and prints what it does.
+It makes a database in a temporary folder and prints what it does.
 """
 
 from __future__ import annotations

@@ -1,23 +1,24 @@
 """Ontologia: typed, versioned state and a durable event bus in one database."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ontologia.delivery.dead_letter import EventDeadLetter
-from ontologia.delivery.retry import Discard, Retry
-from ontologia.delivery.schedule import Schedule
 from ontologia.errors import EventLoopLimitError, LeaseExpiredError
-from ontologia.migration.upgraders import load_upgraders, upgrader
-from ontologia.runtime.context import HandlerContext
-from ontologia.runtime.handlers import on_event
-from ontologia.runtime.session import Session
-from ontologia.schema.entity import Entity
-from ontologia.schema.event import Event
-from ontologia.schema.field import Field
-from ontologia.schema.relation import Relation, left, right
-from ontologia.store.protocol import EventStore
 
 if TYPE_CHECKING:
     from ontologia.config import OntologiaConfig
+    from ontologia.delivery.dead_letter import EventDeadLetter
+    from ontologia.delivery.retry import Discard, Retry
+    from ontologia.delivery.schedule import Schedule
+    from ontologia.migration.upgraders import load_upgraders, upgrader
+    from ontologia.runtime.context import HandlerContext
+    from ontologia.runtime.handlers import on_event
+    from ontologia.runtime.session import Session
+    from ontologia.schema.entity import Entity
+    from ontologia.schema.event import Event
+    from ontologia.schema.field import Field
+    from ontologia.schema.relation import Relation, left, right
+    from ontologia.store.protocol import EventStore
 
 __version__ = "0.1.0"
 
@@ -43,12 +44,35 @@ __all__ = [
     "upgrader",
 ]
 
+# Imported when they are first asked for: a program that defines its types does not wait for the
+# loop and the settings, nor `ontologia --help` for any of it.
+_HOMES = {
+    "Discard": "delivery.retry",
+    "Entity": "schema.entity",
+    "Event": "schema.event",
+    "EventDeadLetter": "delivery.dead_letter",
+    "EventStore": "store.protocol",
+    "Field": "schema.field",
+    "HandlerContext": "runtime.context",
+    "OntologiaConfig": "config",
+    "Relation": "schema.relation",
+    "Retry": "delivery.retry",
+    "Schedule": "delivery.schedule",
+    "Session": "runtime.session",
+    "left": "schema.relation",
+    "load_upgraders": "migration.upgraders",
+    "on_event": "runtime.handlers",
+    "right": "schema.relation",
+    "upgrader": "migration.upgraders",
+}
+
 
 def __getattr__(name: str) -> Any:
-    # The library behind the settings takes a third of the time that everything else takes to
-    # import; a program that only defines its types does not need it.
-    if name == "OntologiaConfig":
-        from ontologia.config import OntologiaConfig
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return value
 
-        return OntologiaConfig
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

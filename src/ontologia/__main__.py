@@ -1,6 +1,6 @@
 """`python -m ontologia` is the command `ontologia`."""
 
-from ontologia.cli.main import main
+from ontologia.cli.start import main
 
 if __name__ == "__main__":
     main()

@@ -89,6 +89,9 @@ class OntologiaConfig(BaseSettings):
     shutdown_grace_ms: _NotNegative = 5_000
     """How long a stopping session waits for coroutines and worker threads that are running."""
 
+    default_message_broker_provider: Annotated[str, Setting(min_length=1)] = "store"
+    """Where named events are queued: store, inmemory, or none for nowhere."""
+
     clock: Annotated[Any, Setting(exclude=True)] = None
     """The clock of everything; the machine's unless a test gives another."""
     random: Annotated[Random | None, Setting(exclude=True)] = None
@@ -140,8 +143,9 @@ def _read(path: Path) -> dict[str, Any]:
 def _refuse_unknown_environment(config: type[OntologiaConfig]) -> None:
     for variable in os.environ:
         name = variable.removeprefix(_PREFIX).lower()
-        # ONTOLOGIA_TEST_… belongs to the test suite, not to a program's settings.
-        if not variable.startswith(_PREFIX) or name.startswith("test_"):
+        # ONTOLOGIA_TEST_… belongs to the test suite, ONTOLOGIA_TOKEN to `ontologia serve`: a secret
+        # is no setting.
+        if not variable.startswith(_PREFIX) or name.startswith("test_") or name == "token":
             continue
         if name not in config.model_fields:
             raise ConfigError(f"{variable} is not a setting{_nearest(name, config)}")

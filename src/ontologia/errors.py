@@ -4,6 +4,7 @@ OntologiaError
 ├── ConfigError                  a setting that does not exist or cannot be
 ├── DefinitionError              a class that cannot be stored as it is written
 ├── InvalidValueError            a value that does not fit its field, or that JSON cannot carry
+│   └── AnswerError              ... which a command's handler returned
 ├── QueryError                   a question that makes no sense
 │   └── QueryTypeError           ... because of the type of a value in it
 ├── MetadataUnavailableError     meta() of an object that was not read from a store
@@ -13,17 +14,26 @@ OntologiaError
 ├── HeadMismatchError
 ├── SchemaOutdatedError
 ├── LockContentionError          somebody else was writing for too long
+├── StateConflictError           an object was changed by somebody else after it was read
 ├── LockLostError                the lease of a long write ran out under it
 ├── LeaseExpiredError            a handler was too slow; another session may have its event
 ├── EventLoopLimitError          a chain of events became too long
 ├── HandlerError                 a handler that cannot be run as it is given
+├── UnknownReceiptError          a delivery that this queue does not have, or not any more
 ├── ConsumerBusyError            a consumer that a live session runs cannot be forgotten
-├── AlreadyStartedError          an event that a consumer has started cannot be cancelled
+├── AlreadyStartedError          an event that a consumer has, or has ended, cannot be cancelled
 ├── MigrationError
 │   ├── MigrationTokenError
 │   ├── MissingUpgraderError
 │   └── UpgraderError            an upgrader raised, or gave what its type does not allow
+├── CommandHandlerNotFound       nobody carries out commands of this name
+├── DuplicateHandler             a command with two handlers
+├── IdempotencyKeyReused         a key that stands for another request
 ├── NotFoundError                what was asked for by its name or number is not there
+│   └── RecordNotFound           ... a record, by its id
+├── ExtensionError               an extension that cannot be loaded, or does not do what it should
+│   └── ManifestError            ... because of its manifest
+├── AgentError                   an agent's endpoint gave no answer
 ├── CopyError                    a store was not copied, or not to its end
 ├── TransferError                state was not exported or imported; the store is as it was
 │   └── ImportConflictError      what an import would change is there already, and differs
@@ -82,6 +92,10 @@ class DefinitionError(OntologiaError, TypeError):
 
 class InvalidValueError(OntologiaError, ValueError):
     """A value that does not fit its field, or that JSON cannot carry."""
+
+
+class AnswerError(InvalidValueError):
+    """What a command's handler returned cannot be given as JSON; the command was not carried out."""
 
 
 class QueryError(OntologiaError, ValueError):
@@ -152,7 +166,10 @@ class HeadMismatchError(OntologiaError, RuntimeError):
 class SchemaOutdatedError(OntologiaError, RuntimeError):
     """A registered class and the stored schema of its type differ."""
 
-    hint = "Preview with session.migrate(), then apply it with session.migrate(dry_run=False, token=...)."
+    hint = (
+        "Preview with session.migrate() or ontologia migrate --models MODULE, then apply it with "
+        "the token that the preview gives."
+    )
 
     def __init__(self, diffs: Sequence[object]) -> None:
         self.diffs = list(diffs)
@@ -170,6 +187,17 @@ class LockContentionError(OntologiaError, TimeoutError):
             f"{what} waited {waited_ms:.0f} ms for {holder}; nothing was written and what was "
             f"queued is still queued",
             hint="Try again, or raise lock_timeout_ms if writes of that length are normal.",
+        )
+
+
+class StateConflictError(OntologiaError, RuntimeError):
+    """Somebody else changed an object after it was read, or made one of the same key."""
+
+    def __init__(self, type_name: str, key: str) -> None:
+        self.type_name, self.key = type_name, key
+        super().__init__(
+            f"{type_name} {key!r} was changed by somebody else in the meantime; nothing was written",
+            hint="Read it again and decide again: doing the same once more is safe.",
         )
 
 
@@ -205,7 +233,8 @@ class MissingUpgraderError(MigrationError):
         super().__init__(
             f"no upgrader for {type_name} from version {versions}; nothing was written",
             hint=f'Write one: @upgrader("{type_name}", from_version={first}) on a function from the '
-            f"old fields (a dict) to the new ones.",
+            f"old fields (a dict) to the new ones. If there is one, import its module "
+            f"(--upgraders on the command line).",
         )
 
 
@@ -219,6 +248,33 @@ class UpgraderError(MigrationError):
 
 class NotFoundError(OntologiaError, LookupError):
     """What was asked for by its name or number is not there."""
+
+
+class ExtensionError(OntologiaError, RuntimeError):
+    """An extension that cannot be loaded, or does not do what it should."""
+
+
+class ManifestError(ExtensionError, ValueError):
+    """A manifest that does not fit; `problems` has a line for each thing that is wrong."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = list(problems)
+        super().__init__("\n".join(self.problems))
+
+
+class AgentError(OntologiaError, RuntimeError):
+    """The endpoint of an agent gave no answer; the message says what it said, never its key."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        status: int | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.status, self.retry_after = status, retry_after
 
 
 class CopyError(OntologiaError, RuntimeError):
@@ -297,6 +353,22 @@ class HandlerError(OntologiaError, TypeError):
     """A handler, or a list of them, that cannot be run as it is given."""
 
 
+class UnknownReceiptError(OntologiaError, LookupError):
+    """A queue has no delivery in flight with this receipt handle: there is nothing to end."""
+
+    hint = (
+        "A receipt is used once. If the handler was slower than its lease, raise "
+        "event_claim_lease_ms to 2 or 3 times the longest one."
+    )
+
+    def __init__(self, receipt_handle: object) -> None:
+        self.receipt_handle = receipt_handle
+        super().__init__(
+            f"receipt {receipt_handle!r:.100} is not in flight: it is not one of this queue's, was "
+            f"used before, or its lease ran out; nothing was changed"
+        )
+
+
 class ConsumerBusyError(OntologiaError, RuntimeError):
     """A consumer cannot be forgotten while a live session runs it."""
 
@@ -310,13 +382,47 @@ class ConsumerBusyError(OntologiaError, RuntimeError):
 
 
 class AlreadyStartedError(OntologiaError, RuntimeError):
-    """An event cannot be cancelled once a consumer has started, or just claims it."""
+    """An event cannot be cancelled while a session has it, or once a consumer has ended it."""
 
-    def __init__(self, event_id: str, handlers: Sequence[str]) -> None:
-        self.event_id, self.handlers = event_id, list(handlers)
-        by = ", ".join(self.handlers) or "a session that is claiming it at this moment"
+    def __init__(self, event_id: str, *, ended: Sequence[str], held: Sequence[str]) -> None:
+        self.event_id, self.ended, self.held = event_id, list(ended), list(held)
+        if ended:
+            why = f"was finished or buried by {', '.join(ended)}"
+            helps = "What waits for another handler can be held back with ontologia events pause."
+        else:
+            by = f" by {', '.join(held)}" if held else ""
+            why = f"is claimed at this moment{by}"
+            helps = "It can be cancelled once an attempt has failed, before the next one."
         super().__init__(
-            f"event {event_id} was started by {by}; it was not cancelled",
-            hint=f"ontologia events inspect --event-id {event_id} shows how far it is. What waits "
-            f"for a handler can be held back with ontologia events pause.",
+            f"event {event_id} {why}; it was not cancelled",
+            hint=f"{helps} ontologia events inspect --event-id {event_id} shows how far it is.",
         )
+
+
+class CommandHandlerNotFound(OntologiaError, LookupError):
+    """No handler is registered for a command of this name."""
+
+
+class DuplicateHandler(OntologiaError, TypeError):
+    """A command has one handler; a second one was given."""
+
+
+class IdempotencyKeyReused(OntologiaError, ValueError):
+    """An idempotency key came with another request than the first time."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        super().__init__(
+            f"the idempotency key {key!r} was used for another request; nothing was done",
+            hint="A key stands for one request. Use a new one for another.",
+        )
+
+
+class RecordNotFound(NotFoundError):
+    """There is no record of this model with this id."""
+
+    def __init__(self, model_key: str, record_ids: Sequence[str]) -> None:
+        self.model_key, self.record_ids = model_key, list(record_ids)
+        which = ", ".join(map(repr, self.record_ids[:3]))
+        more = f" and {len(self.record_ids) - 3} more" if len(self.record_ids) > 3 else ""
+        super().__init__(f"{model_key} has no record {which}{more}")

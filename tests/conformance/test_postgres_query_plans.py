@@ -125,6 +125,7 @@ def watch(items: Session, items_uri: str, monkeypatch: pytest.MonkeyPatch) -> Wa
         ((Item.name > "n00007") & (Item.name <= "n00009"), "idx_entity_Item_name", 2),
         (Item.name < "n00010", "idx_entity_Item_name", 10),
         (Item.name.startswith("n0012"), "idx_entity_Item_name", 10),
+        (Item.name.like("n0012_"), "idx_entity_Item_name", 10),
         (Item.size == 7, "idx_entity_Item_size", 1),
         (Item.size == 2.0**60, "idx_entity_Item_size", 0),
         (Item.size.in_([7, 8.0]), "idx_entity_Item_size", 2),

@@ -117,6 +117,21 @@ def test_a_plugin_may_bring_another_backend(run, tmp_path):
     assert re.search(r"\d passed, \d+ deselected", told), told
 
 
+def test_a_plugin_may_bring_another_provider_of_queues(run, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import pytest\n"
+        "from ontologia.testing.conformance import queue_world\n"
+        "queue_world.PROVIDERS.append('mine')\n"
+        "@pytest.fixture\n"
+        "def mine(clock): return queue_world.InMemory(clock)\n"
+    )
+
+    told = run("test_queues", "-p", "mine", "-k", "mine", "-v", PYTHONPATH=str(tmp_path))
+
+    assert "[mine]" in told
+    assert re.search(r"\d passed, \d+ deselected", told), told
+
+
 def test_the_helpers_for_tests_need_no_pytest():
     program = (
         "import sys, ontologia.testing; sys.exit(bool({'pytest', 'hypothesis'} & {*sys.modules}))"

@@ -59,6 +59,8 @@ def fill(uri: str, clock: ManualClock, *, commits: int = 4, seed: int = 7) -> di
                 obj = cls(**{name: kind.draw(random) for name, kind in FIELDS[cls].items()})
                 (session.delete if random.random() < 0.2 else session.ensure)(obj)
             session.commit()
+        with session._store.write() as transaction:
+            session._store.replies.add(transaction.tx, POST, "key ☃", "hash", '{"said":"é"}')
         return _fill_events(session, clock)
 
 

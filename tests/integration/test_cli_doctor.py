@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -21,8 +18,8 @@ from ontologia.store.sqlite.doctor import version
 from ontologia.testing.conformance.backends import POSTGRES, SQLITE
 from ontologia.testing.conformance.test_event_check import BROKEN
 from ontologia.testing.conformance.test_event_check import world as states  # noqa: F401
+from tests.integration.commands import ONTOLOGIA, at_a_terminal
 
-ONTOLOGIA = [sys.executable, "-m", "ontologia"]
 OLD = "'2020-01-01T00:00:00.000000+00:00'"
 
 
@@ -425,26 +422,22 @@ def test_a_real_process_says_it_with_its_exit_code(store, sql):
     assert "\x1b" not in broken.stdout
 
 
+@pytest.mark.parametrize("reason", ["", "x" * 2_001], ids=["empty", "long"])
+def test_a_reason_that_cannot_be_kept_is_refused_before_anything_is_mended(store, sql, reason):
+    sql("DELETE FROM relation_latest")
+
+    done = CliRunner().invoke(
+        app, ["doctor", "--repair", "--reason", reason, "--datastore-uri", store]
+    )
+
+    assert done.exit_code == 1
+    assert "a reason is text of 1 to 2000 characters" in done.stderr
+    assert sql("SELECT COUNT(*) FROM relation_latest") == [[0]]
+
+
 def test_a_terminal_sees_what_is_looked_for(store):
-    mine, theirs = pty.openpty()
-    with subprocess.Popen(
-        [*ONTOLOGIA, "doctor", "--datastore-uri", store],
-        stdout=subprocess.PIPE,
-        stderr=theirs,
-        env={**os.environ, "TERM": "xterm", "COLUMNS": "100"},
-    ) as process:
-        os.close(theirs)
-        shown = b""
-        while chunk := _read(mine):
-            shown += chunk
-    os.close(mine)
+    code, shown = at_a_terminal("doctor", "--datastore-uri", store)
 
-    assert process.returncode == 0
-    assert b"looking for" in shown
-
-
-def _read(terminal):
-    try:
-        return os.read(terminal, 65536)
-    except OSError:  # the other end is closed
-        return b""
+    assert code == 0
+    assert "looking for" in shown
+    assert "Nothing is wrong." in shown

@@ -152,7 +152,7 @@ def test_a_real_process_finds_models_in_the_working_directory(uri, run, stored, 
     (tmp_path / "mine.py").write_text(
         "from ontologia import Event, Field\nclass Ping(Event):\n    n: Field[int]\n"
     )
-    program = "import sys; from ontologia.cli.main import main; sys.path.remove(''); main()"
+    program = "import sys; from ontologia.cli.start import main; sys.path.remove(''); main()"
     options = ["--models", "mine", "--datastore-uri", uri]
     done = subprocess.run(
         [sys.executable, "-c", program, "emit", "Ping", '{"n": 1}', *options],

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import subprocess
-import sys
-from datetime import UTC, datetime, timedelta
 
 import pytest
 from typer.testing import CliRunner
 
 from ontologia.cli.main import app
 from ontologia.clock import to_text
-from ontologia.testing import ManualClock
 from ontologia.testing.conformance.event_world import (
     LOST,
     OTHER,
@@ -26,26 +22,18 @@ from ontologia.testing.conformance.event_world import (
     claim,
     post,
 )
+from tests.integration.commands import ONTOLOGIA, at_a_terminal, events_of, two_hours_ago
 from tests.integration.moving import contents
-
-ONTOLOGIA = [sys.executable, "-m", "ontologia"]
 
 
 @pytest.fixture
 def clock():
-    """What the tests do happened two hours ago, as the program sees it, which has the real time."""
-    return ManualClock(datetime.now(UTC) - timedelta(hours=2))
+    return two_hours_ago()
 
 
 @pytest.fixture
 def run(uri):
-    runner = CliRunner()
-
-    def events(*arguments, namespace=POST):
-        where = ["--datastore-uri", uri, "--namespace", namespace]
-        return runner.invoke(app, [*where, "events", *arguments])
-
-    return events
+    return events_of(uri)
 
 
 def table(done) -> list[list[str]]:
@@ -246,6 +234,27 @@ def test_figures_are_counted_by_type_and_handler(run, event_store, clock):
     assert lines(run("stats", "--json", "--window", "1s"))[-1]["came_per_minute"] == 0
 
 
+def test_events_of_all_priorities_are_counted_together(run, event_store, clock):
+    clock.advance(seconds=7_100)
+    for priority in (50, 100, 100, 200):
+        event_store.enqueue(ParcelPosted(number=1, priority=priority), POST)
+    for event in claim(event_store):
+        event_store.ack("ship", event.id)
+
+    [counted] = lines(run("stats", "--json", "--window", "4m"))
+
+    assert (counted["came_per_minute"], counted["done_per_minute"]) == (1.0, 1.0)
+
+
+@pytest.mark.req("NEW-027")
+def test_figures_of_a_paused_handler_say_so(run, event_store):
+    event_store.consumers.register(POST, "ship", [POSTED])
+    event_store.pause(POST, "ship")
+
+    assert table(run("stats"))[1][:2] == [POSTED, "ship (paused)"]
+    assert lines(run("stats", "--json"))[0]["paused"] is True
+
+
 def test_what_is_leased_and_in_backoff_is_told_apart(event_store, clock):
     held, failed, ready = post(event_store, 1, 2, 3)
     claim(event_store, limit=2)
@@ -309,17 +318,12 @@ def test_real_processes_read_beside_a_session_that_writes(uri, event_store):
 
 def test_a_terminal_gets_a_table_to_look_at(uri, event_store):
     [found] = post(event_store, 1)
-    near, far = pty.openpty()
-    program = subprocess.Popen(
-        [*ONTOLOGIA, "--datastore-uri", uri, "events", "show", "--namespace", POST],
-        stdout=far,
-        env={**os.environ, "COLUMNS": "140"},
-    )
-    assert program.wait(60) == 0
-    os.close(far)
-    shown = os.read(near, 65_536).decode()
-    os.close(near)
 
+    code, shown = at_a_terminal(
+        *("--datastore-uri", uri, "events", "show", "--namespace", POST), columns=140
+    )
+
+    assert code == 0
     assert found in shown
     assert "Event ID" in shown
     assert "─" in shown

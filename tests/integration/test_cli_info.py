@@ -86,11 +86,15 @@ def test_a_store_of_an_old_layout_is_brought_up_to_date(place, ask_store):
     ask_store(uri, "UPDATE ontologia_layout SET version = version - 1")
 
     refused = invoke("info", "--datastore-uri", uri)
-    made = invoke("init", uri)
+    mended = invoke("init", uri)
+    ask_store(uri, "UPDATE ontologia_layout SET version = version - 1")
+    again = json.loads(invoke("init", uri, "--json").stdout)
 
     assert refused.exit_code == 5
     assert "ontologia init brings it up to date" in refused.stderr
-    assert made.exit_code == 0
+    assert mended.exit_code == 0
+    assert " was brought up to date: " in mended.stdout
+    assert (again["created"], again["upgraded"]) == (False, True)
     assert invoke("info", "--datastore-uri", uri).exit_code == 0
 
 

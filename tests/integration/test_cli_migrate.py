@@ -85,8 +85,10 @@ def test_a_preview_shows_every_change_and_the_token_and_writes_nothing(shop, mod
         "  2 objects to write anew",
     ]
     assert lines[4].startswith("token: ")
+    place = shop if shop.startswith("sqlite") else "postgresql://…"
     assert lines[5] == (
-        f"To apply it: ontologia migrate --models {models} --apply --token {lines[4][7:]}"
+        f"To apply it: ontologia migrate --models {models} --datastore-uri {place} "
+        f"--apply --token {lines[4][7:]}"
     )
     assert types_of(shop) == {"Product": 1}
 
@@ -108,13 +110,39 @@ def test_the_token_applies_what_was_shown(shop, module):
         {"name": "cents", "before": None, "after": "int"},
     ]
     assert done.exit_code == 0
-    assert done.stdout == ("Product is at version 2\nits objects were written anew in commit 2\n")
+    assert done.stdout == (
+        "Product is at version 2\nrecorded in commit 2, with the objects that were written anew\n"
+    )
     assert types_of(shop) == {"Product": 2, "Novelty": 1}
     cls = sys.modules[models].Product
     with Session(shop) as session:
         assert [each.cents for each in session.query().entities(cls).collect()] == [300, 150]
     again = invoke("migrate", "--models", models, "--datastore-uri", shop)
     assert (again.exit_code, again.stdout) == (0, "nothing to migrate\n")
+
+
+@pytest.mark.parametrize("objects", [2, 0])
+def test_the_commit_says_who_migrated_and_why_also_if_it_changes_no_object(shop, module, objects):
+    models = module(OTHER + STEP)
+    where = ("--datastore-uri", shop)
+    if not objects:
+        with Session(shop) as session:
+            session.delete([Product(sku="ink", price=3.0), Product(sku="pen", price=1.5)])
+    plan = json.loads(invoke("migrate", "--models", models, *where, "--json").stdout)
+
+    invoke(
+        *("migrate", "--models", models, "--apply", "--token", plan["token"]),
+        *("--reason", "cents are exact", *where),
+    )
+
+    with Session(shop) as session:
+        said = session.list_commits(limit=1)[0]["metadata"]
+    assert said["action"] == "migrate"
+    assert "@" in said["operator"]
+    assert said["reason"] == "cents are exact"
+    assert said["arguments"] == {"models": models}
+    assert said["counts"] == {"objects": objects}
+    assert said["migration"] == {"Product": 2}
 
 
 def test_nothing_to_do_is_said_with_exit_code_0(shop, module, tmp_path):
@@ -134,6 +162,7 @@ def test_upgraders_may_be_in_a_module_of_their_own(shop, module):
 
     assert '  missing: @upgrader("Product", from_version=1)' in without.stdout
     assert "missing" not in done.stdout
+    assert f"ontologia migrate --models {models} --upgraders {steps} " in done.stdout
     assert (without.exit_code, done.exit_code) == (3, 3)
 
 
@@ -185,3 +214,62 @@ def test_a_module_without_types_is_a_usage_error(shop, module):
 
     assert done.exit_code == 2
     assert "defines no types" in done.stderr
+
+
+def test_metadata_is_shown_as_json(shop, module):
+    models = module(OTHER + STEP)
+    where = ("--datastore-uri", shop)
+    plan = json.loads(invoke("migrate", "--models", models, *where, "--json").stdout)
+    invoke("migrate", "--models", models, "--apply", "--token", plan["token"], *where)
+
+    assert 'migration={"Product":2}' in invoke("commits", *where).stdout
+    assert '    migration: {"Product":2}\n' in invoke("commits", "show", "2", *where).stdout
+    assert 'migration={"Product":2}' in invoke("why", "Product", "ink", *where).stdout
+
+
+def test_no_token_is_offered_while_an_upgrader_is_missing(shop, module):
+    done = invoke("migrate", "--models", module(OTHER), "--datastore-uri", shop)
+
+    assert done.exit_code == 3
+    assert "missing: @upgrader" in done.stdout
+    assert "token: " not in done.stdout
+    assert "Write what is missing first" in done.stdout
+
+
+def test_the_past_of_a_migrated_type_can_be_asked_for_with_its_upgraders(
+    shop,
+    module,
+    tmp_path,
+):
+    models = module(OTHER + STEP)
+    where = ("--datastore-uri", shop)
+    plan = json.loads(invoke("migrate", "--models", models, *where, "--json").stdout)
+    invoke("migrate", "--models", models, "--apply", "--token", plan["token"], *where)
+    past = ("query", "entities", "Product", "--as-of", "1", *where)
+
+    # Processes of their own: this one has the upgraders already.
+    without = process(*past, cwd=tmp_path)
+    with_them = process(*past, "--upgraders", models, cwd=tmp_path)
+
+    assert without.returncode == 3
+    assert b"import its module (--upgraders on the command line)" in without.stderr
+    assert with_them.returncode == 0, with_them.stderr
+    assert with_them.stdout.decode().splitlines() == ["sku\tcents", "ink\t300", "pen\t150"]
+
+
+def test_a_worker_warns_at_its_start_of_types_that_are_not_migrated(shop, module):
+    handled = OTHER + (
+        "from ontologia import Event, on_event\n"
+        "class PriceSeen(Event): pass\n"
+        "@on_event(PriceSeen)\n"
+        "def stop(ctx): ctx.session.stop()\n"
+    )
+    name = module(handled)
+    invoke("emit", "price.seen", "{}", "--datastore-uri", shop)
+
+    done = invoke("run", name, "--datastore-uri", shop)
+
+    assert done.exit_code == 0
+    assert "the store has another schema than this program: entity Product" in done.stderr
+    assert f"until they are migrated: ontologia migrate --models {name}" in done.stderr
+    assert "1 done" in done.stdout

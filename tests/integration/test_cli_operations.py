@@ -8,16 +8,13 @@ import os
 import socket
 import subprocess
 import sys
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
-from typer.testing import CliRunner
 
 from ontologia import Session
-from ontologia.cli.main import app
 from ontologia.runtime.operator import Operator
 from ontologia.store.events.operations import Selection
-from ontologia.testing import ManualClock
 from ontologia.testing.conformance.event_world import (
     LOST,
     OTHER,
@@ -31,6 +28,7 @@ from ontologia.testing.conformance.event_world import (
     numbers,
     post,
 )
+from tests.integration.commands import events_of, two_hours_ago
 from tests.integration.moving import contents
 from tests.shop import Customer
 
@@ -39,19 +37,12 @@ ME = f"{getpass.getuser()}@{socket.gethostname()}"
 
 @pytest.fixture
 def clock():
-    """What the tests do happened two hours ago, as the program sees it, which has the real time."""
-    return ManualClock(datetime.now(UTC) - timedelta(hours=2))
+    return two_hours_ago()
 
 
 @pytest.fixture
 def run(uri):
-    runner = CliRunner()
-
-    def events(*arguments, namespace=POST):
-        where = ["--datastore-uri", uri, "--namespace", namespace]
-        return runner.invoke(app, [*where, "events", *arguments])
-
-    return events
+    return events_of(uri)
 
 
 @pytest.fixture
@@ -205,6 +196,26 @@ def test_many_are_retried_in_portions_each_on_record(event_store, open_session, 
     assert numbers(claim(event_store)) == [1, 2, 3, 4, 5]
 
 
+def test_a_retry_that_is_interrupted_says_how_far_it_came(
+    event_store, open_session, monkeypatch, refuse
+):
+    monkeypatch.setattr("ontologia.runtime.operator.PORTION", 2)
+    ids = post(event_store, 1, 2, 3)
+    claim(event_store)
+    for event_id in ids:
+        event_store.claims.release(
+            "ship", event_id, error="x", policy=event_store.policy, final=True
+        )
+    session = open_session(namespace=POST)
+    refuse("commits", """metadata_json LIKE '%"retried":1}%'""")  # the second portion
+
+    with pytest.raises(Exception, match="refused") as caught:
+        Operator(session, "ada@host").retry(Selection())
+
+    assert caught.value.__notes__[-1] == "2 dead letters were retried before that"
+    assert len(event_store.list_dead_letters(POST)) == 1
+
+
 @pytest.mark.parametrize(
     "arguments",
     [[], ["--all", "--handler", "x"], ["--older-than", "soon"], ["--dry-run"]],
@@ -287,8 +298,54 @@ def test_a_pending_event_is_taken_out_of_the_log(run, event_store, records, wher
     assert record["cancelled"]["kind"] == "pending"
 
 
-@pytest.mark.parametrize("far", ["claimed", "failed", "acked by another", "dead"])
-def test_an_event_that_was_started_is_not_cancelled(run, event_store, clock, records, far):
+@pytest.mark.parametrize("far", ["in backoff", "due again", "left by a session that died"])
+def test_an_event_that_failed_is_cancelled_before_it_is_tried_again(
+    run, event_store, clock, records, far
+):
+    [poison] = post(event_store, 1)
+    event_store.consumers.register(POST, "bill", [POSTED])
+
+    def fail(after_ms: float) -> None:
+        claim(event_store)
+        event_store.claims.release(
+            *("ship", poison), error="OSError: no van", policy=event_store.policy, after_ms=after_ms
+        )
+
+    fail(0)
+    fail(0)
+    if far == "in backoff":
+        fail(86_400_000)
+    if far == "left by a session that died":
+        claim(event_store)
+
+    done = run("cancel", poison)
+
+    failed = 3 if far == "in backoff" else 2
+    assert done.exit_code == 0, done.stderr
+    assert f"ship had tried it: {failed} failed attempts\n" in done.stdout
+    clock.advance(seconds=90_000)
+    assert claim(event_store) == []
+    assert claim(event_store, "bill") == []
+    assert event_store.inspect_event(poison) is None
+    assert event_store.check() == []
+    [record] = records()
+    assert record["cancelled"]["failed"] == {
+        "ship": {"attempts": failed, "last_error": "OSError: no van"}
+    }
+
+
+@pytest.mark.parametrize(
+    ("far", "said"),
+    [
+        ("claimed", "is claimed at this moment by ship"),
+        ("claimed again", "is claimed at this moment by ship"),
+        ("acked by another", "was finished or buried by ship"),
+        ("dead", "was finished or buried by ship"),
+    ],
+)
+def test_an_event_that_is_worked_on_or_ended_is_not_cancelled(
+    run, event_store, clock, records, far, said
+):
     clock.advance(seconds=7_200)  # leases are looked at with the real time
     [begun] = post(event_store, 1)
     event_store.consumers.register(POST, "bill", [POSTED])
@@ -296,15 +353,18 @@ def test_an_event_that_was_started_is_not_cancelled(run, event_store, clock, rec
         bury(event_store, begun, clock)
     else:
         claim(event_store, lease_ms=3_600_000)
-    if far == "failed":
-        event_store.release("ship", begun, error="x")
+    if far == "claimed again":
+        event_store.claims.release(
+            *("ship", begun), error="x", policy=event_store.policy, after_ms=0
+        )
+        claim(event_store, lease_ms=3_600_000)
     if far == "acked by another":
         event_store.ack("ship", begun)
 
     done = run("cancel", begun)
 
     assert done.exit_code == 6
-    assert f"event {begun} was started by ship; it was not cancelled" in done.stderr
+    assert f"event {begun} {said}; it was not cancelled" in done.stderr
     assert event_store.inspect_event(begun) is not None
     assert records() == []
 
@@ -371,6 +431,21 @@ def test_old_events_are_deleted(run, event_store, clock, records):
         f"Deleted 0 events older than 7 days for namespace {POST!r}\n"
     )
     assert len(records()) == 1
+
+
+def test_a_dry_run_of_a_cleanup_counts_what_is_old(run, uri, event_store, clock, ask_store, direct):
+    post(event_store, 1, 2, 3)
+    event_store.enqueue(ParcelLost(number=4), POST)
+    post(event_store, 5, namespace=OTHER)
+    clock.advance(seconds=7_000)
+    post(event_store, 6)
+    before = contents(ask_store, uri)
+
+    done = run("cleanup", "--before", "1h", "--dry-run")
+
+    assert done.stdout == f"Type\tEvents\n{LOST}\t1\n{POSTED}\t3\n"
+    assert done.stderr.startswith(f"Would delete 4 events older than 1 hour of namespace {POST!r}")
+    assert contents(ask_store, uri) == before
 
 
 @pytest.mark.req("ONT-195")

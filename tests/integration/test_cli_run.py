@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from typer.testing import CliRunner
 
 from ontologia import Event, Field, Session
 from ontologia.cli.main import app
+from tests.integration.commands import Terminal
+from tests.integration.running import PATIENCE, until
 
-PATIENCE = 60.0
 ONTOLOGIA = [sys.executable, "-u", "-m", "ontologia"]
 WORKER = """
-import logging
+import logging, pathlib, threading, time
 from ontologia import Entity, Event, Field, Relation, Schedule, on_event
 
 class Lamp(Entity):
@@ -51,6 +52,25 @@ def count(ctx):
     print("VERSION 1", ctx.event.lamp, flush=True)
 
 some = [light]
+
+@on_event(LampLit)
+def wait(ctx):
+    print("WAITING", flush=True)
+    while not pathlib.Path("enough").exists():
+        time.sleep(0.01)
+
+@on_event(LampLit)
+def fail(ctx):
+    raise ValueError("no " + ctx.event.lamp)
+
+barrier = threading.Barrier(2)
+
+@on_event(LampLit)
+def meet(ctx):
+    barrier.wait(timeout=30)
+
+waits, fails, meets = [wait], [fail], [meet]
+del wait, fail, meet  # only by their lists
 """
 
 
@@ -158,7 +178,7 @@ def test_an_attribute_chooses_and_ctrl_c_stops(store, folder):
     with Worker(
         folder, store, "lamps:some", "--namespace", "north", "--workers", "3", "--json"
     ) as it:
-        it.hear("runs 1 handlers")
+        it.hear("runs 1 handler\n")
         it.hear(f"event {event} (lamp.lit): lamps:light done")
         code, rest = it.stop(signal.SIGINT)
 
@@ -207,38 +227,87 @@ def test_a_changed_file_starts_the_worker_again(store, folder):
     assert "stopped:" in rest
 
 
+def test_a_reloaded_worker_is_told_everything(store, folder):
+    emit(store, "elsewhere")
+    first, second = emit(store, "a", "b", namespace="north")
+
+    with Worker(
+        *(folder, store, "lamps:meets", "--reload"),
+        *("--workers", "2", "--namespace", "north", "--json"),
+    ) as worker:
+        worker.hear("lamps:meet done at attempt 1")  # neither ends before both have begun
+        worker.hear("lamps:meet done at attempt 1")
+        code, rest = worker.stop()
+
+    assert code == 0
+    assert json.loads(rest.splitlines()[-1]) == {"done": 2, "failed": 0}
+    assert all(any(f"event {each} " in line for line in worker.lines) for each in (first, second))
+
+
+def test_a_worker_ends_well_when_what_reloads_it_is_killed(store, folder):
+    with Worker(folder, store, "lamps", "--reload") as worker, Session(store) as session:
+        worker.hear("runs 2 handlers")
+        [pid] = {row["pid"] for row in sessions(session)} - {os.getpid()}
+
+        worker.popen.kill()
+
+        try:
+            until(lambda: all(row["stopped_at"] for row in sessions(session) if row["pid"] == pid))
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    assert worker.popen.returncode == -signal.SIGKILL
+
+
+def test_a_worker_that_is_stopped_before_it_runs_has_the_code_of_the_signal(store, folder):
+    (folder / "slow.py").write_text("print('IMPORTED', flush=True)\nimport time\ntime.sleep(60)\n")
+
+    with Worker(folder, store, "slow", "--reload") as worker:
+        worker.hear("IMPORTED")
+        code, _ = worker.stop()
+
+    assert code == 128 + signal.SIGTERM
+
+
+def sessions(session):
+    return session.event_store.list_sessions(session.namespace)
+
+
 def test_a_terminal_has_a_status_line(store, folder):
     emit(store, "a")
-    mine, theirs = pty.openpty()
 
-    with subprocess.Popen(
-        [*ONTOLOGIA, "run", "lamps", "--datastore-uri", store],
-        cwd=folder,
-        stdout=subprocess.DEVNULL,
-        stderr=theirs,
-        env={**os.environ, "TERM": "xterm", "COLUMNS": "100"},
-    ) as process:
-        os.close(theirs)
-        watchdog = threading.Timer(PATIENCE, process.kill)
-        watchdog.start()
-        shown = b""
-        while b"2 done, 0 failed attempts, 0 waiting" not in shown and (chunk := _read(mine)):
-            shown += chunk
-        process.send_signal(signal.SIGTERM)
-        while _read(mine):
-            pass
-        watchdog.cancel()
-    os.close(mine)
+    with Terminal("run", "lamps", "--datastore-uri", store, cwd=folder) as terminal:
+        terminal.see("2 done, 0 failed attempts, 0 waiting; Ctrl+C stops")
+        terminal.process.send_signal(signal.SIGTERM)
+        code = terminal.end()
 
-    assert process.returncode == 0
-    assert b"lamps:light done at attempt 1" in shown
+    assert code == 0
+    assert "lamps:light done at attempt 1" in terminal.shown
 
 
-def _read(terminal):
-    try:
-        return os.read(terminal, 65536)
-    except OSError:  # the other end is closed
-        return b""
+def test_the_status_line_says_that_handlers_are_waited_for(store, folder):
+    emit(store, "slow")
+
+    with Terminal("run", "lamps:waits", "--datastore-uri", store, cwd=folder) as terminal:
+        terminal.see("WAITING")
+        terminal.process.send_signal(signal.SIGINT)
+        terminal.see("stopping when running handlers have ended; Ctrl+C does not wait for them")
+        (folder / "enough").touch()
+        code = terminal.end()
+
+    assert code == 0
+    assert "stopped: 1 done" in terminal.shown
+
+
+def test_what_an_error_says_moves_no_cursor(store, folder):
+    emit(store, "\x1b[2J")
+
+    with Terminal("run", "lamps:fails", "--datastore-uri", store, cwd=folder) as terminal:
+        terminal.see("ValueError: no \\x1b[2J")
+        terminal.process.send_signal(signal.SIGTERM)
+        assert terminal.end() == 0
+
+    assert "\x1b[2J" not in terminal.shown
 
 
 @pytest.mark.parametrize(

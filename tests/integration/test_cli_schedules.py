@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -13,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ontologia.cli.main import app
+from tests.integration.commands import at_a_terminal
 
 MODULE = """
 from ontologia import Event, Field, Schedule
@@ -52,7 +51,7 @@ def test_a_pipe_gets_tabs(module):
     done = CliRunner().invoke(app, ["schedules", "list", "--models", module])
 
     head, daily, leap = [line.split("\t") for line in done.stdout.splitlines()]
-    assert head == ["Event", "Cron", "Zone", "Fields", "Next"]
+    assert head == ["Event", "Cron", "Zone", "Fields", "Next (UTC)"]
     assert daily[:4] == ["report", "0 2 * * *", "Europe/Berlin", '{"kind":"all"}']
     assert daily[4].count(", ") == 4
     assert leap[2:4] == ["UTC", '{"kind":"leap"}']
@@ -75,19 +74,11 @@ def test_no_store_is_needed_and_none_is_made(module, tmp_path):
 
 def test_a_terminal_hears_that_there_are_none(tmp_path):
     (tmp_path / "bare.py").write_text("x = 1\n")
-    mine, theirs = pty.openpty()
-    done = subprocess.run(
-        [sys.executable, "-m", "ontologia", "schedules", "list", "--models", "bare"],
-        stdout=theirs,
-        check=False,
-        cwd=tmp_path,
-    )
-    os.close(theirs)
-    shown = os.read(mine, 4096)
-    os.close(mine)
 
-    assert done.returncode == 0
-    assert b"bare has no schedules." in shown
+    code, shown = at_a_terminal("schedules", "list", "--models", "bare", cwd=tmp_path)
+
+    assert code == 0
+    assert "bare has no schedules." in shown
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,13 @@ def test_nothing_heavy_is_imported_before_a_command_needs_it():
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
 
     heavy = {"psycopg", "psycopg_pool", "apsw", "pydantic_settings", "rich.progress", "rich.table"}
-    heavy |= {"ontologia.store.sqlite", "ontologia.store.postgres", "ontologia.store.copying"}
+    heavy |= {
+        "pydantic",
+        "ontologia.runtime.session",
+        "ontologia.store.sqlite",
+        "ontologia.store.postgres",
+        "ontologia.store.copying",
+    }
     assert heavy & set(json.loads(done.stdout)) == set()
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,10 +22,9 @@ from ontologia.testing.conformance.event_world import (
     claim,
     post,
 )
+from tests.integration.commands import ONTOLOGIA, Terminal
 from tests.integration.moving import contents
-
-PATIENCE = 60.0
-ONTOLOGIA = [sys.executable, "-m", "ontologia"]
+from tests.integration.running import PATIENCE
 
 
 def told(follower) -> list[tuple[str, str, str | None]]:
@@ -134,11 +131,11 @@ def test_events_that_become_visible_late_are_told(backend, event_store, open_eve
 
 
 @contextmanager
-def tailing(uri: str, *options: str, **streams) -> Iterator[subprocess.Popen[str]]:
+def tailing(uri: str, *options: str) -> Iterator[subprocess.Popen[str]]:
     """A program that has begun to follow."""
     program = subprocess.Popen(
         [*ONTOLOGIA, "--datastore-uri", uri, "--namespace", POST, "events", "tail", *options],
-        stdout=streams.get("stdout", subprocess.PIPE),
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env=os.environ | {"PYTHONUNBUFFERED": "0"},
@@ -205,17 +202,23 @@ def test_a_reader_who_has_seen_enough_is_no_error(uri, event_store):
 
 
 def test_a_terminal_gets_colours(uri, event_store):
-    near, far = pty.openpty()
-    with tailing(uri, stdout=far) as program:
-        os.close(far)
+    with Terminal("events", "tail", "--datastore-uri", uri, "--namespace", POST) as terminal:
+        terminal.see("following namespace")
         [found] = post(event_store, 1)
         claim(event_store)
         event_store.ack("ship", found)
-        shown = b""
-        while b"done" not in shown:
-            shown += os.read(near, 65_536)
-        program.send_signal(signal.SIGINT)
-        assert program.wait(PATIENCE) == 0
-    os.close(near)
 
-    assert b"\x1b[32mdone" in shown
+        terminal.see("\x1b[32mdone")
+        terminal.process.send_signal(signal.SIGINT)
+        assert terminal.end() == 0
+
+
+def test_what_an_error_says_moves_no_cursor(uri, event_store):
+    with Terminal("events", "tail", "--datastore-uri", uri, "--namespace", POST) as terminal:
+        terminal.see("following namespace")
+        [found] = post(event_store, 1)
+        claim(event_store)
+        event_store.release("ship", found, error="OSError: no \x1b[2Jvan")
+
+        terminal.see("attempt 1  OSError: no \\x1b[2Jvan")
+    assert "\x1b[2J" not in terminal.shown

@@ -207,8 +207,11 @@ def test_a_file_is_there_when_it_is_complete_and_not_before(shop, tmp_path, monk
 def test_a_file_that_cannot_be_written_is_an_error(shop, tmp_path):
     done = invoke("export", "--datastore-uri", shop, "-o", tmp_path / "none" / "state.jsonl")
 
-    assert done.exit_code == 1
+    folder = invoke("export", "--datastore-uri", shop, "-o", tmp_path)
+
+    assert (done.exit_code, folder.exit_code) == (1, 1)
     assert "cannot be written: No such file or directory" in done.stderr
+    assert f"error: {tmp_path} cannot be written: Is a directory" in folder.stderr
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(shop):
@@ -569,8 +572,8 @@ def test_classes_that_are_not_the_stores_are_refused(shop, models):
 
     done = imported(shop, exported(shop), "--models", name)
 
-    assert done.exit_code == 1
-    assert "the store has another schema than this program" in done.stderr
+    assert done.exit_code == 3
+    assert done.stderr.startswith("error: the store has another schema than this program")
     assert head(shop) == 2
 
 

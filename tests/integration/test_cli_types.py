@@ -260,6 +260,42 @@ def test_the_past_of_a_dropped_type_stays_readable_when_it_is_there_again(shop, 
         assert len(query.with_history().collect()) == 3
 
 
+def test_the_past_of_a_dropped_type_can_be_asked_for_by_its_name(shop, schema):
+    where = ("--datastore-uri", shop)
+    schema("drop", "Subscription", "--apply", "--token", token(schema("drop", "Subscription")))
+    shown = token(schema("drop", "Product", "--with-objects"))
+    schema("drop", "Product", "--with-objects", "--apply", "--token", shown)
+
+    past = invoke("query", "entities", "Product", "--as-of", "1", *where)
+    now = invoke("query", "entities", "Product", *where)
+    why = invoke("why", "Product", "ink", *where)
+    never = invoke("query", "entities", "Prodct", *where)
+
+    assert past.stdout.splitlines()[1:] == ["ink\t3.0"]
+    assert (now.exit_code, len(now.stdout.splitlines())) == (0, 1)
+    assert why.stdout.startswith("Product ink is deleted\n└─ set by commit 3 ")
+    assert never.exit_code == 4
+
+
+def test_the_preview_of_a_drop_gives_the_whole_command(shop):
+    uri = shop if shop.startswith("sqlite") else "postgresql://…"
+
+    done = invoke(
+        *("schema", "drop", "Customer", "--kind", "entity", "--with-objects"),
+        *("--datastore-uri", shop),
+    )
+    assert done.exit_code == 3  # a relation ends there
+    done = invoke(
+        *("schema", "drop", "Subscription", "--kind", "relation", "--with-objects"),
+        *("--datastore-uri", shop),
+    )
+
+    assert (
+        "To do it: ontologia schema drop Subscription --kind relation --with-objects "
+        f"--datastore-uri {uri} --apply --token "
+    ) in done.stdout
+
+
 def test_the_past_of_a_dropped_type_takes_the_steps_that_a_new_schema_asks_for(shop, schema):
     class Product(Entity):
         sku: Field[str] = Field(primary_key=True)

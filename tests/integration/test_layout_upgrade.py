@@ -1,10 +1,13 @@
-"""A store of the layout before this one gets what it lacks when it is opened."""
+"""A store of a layout before this one gets what it lacks when it is opened."""
 
 from __future__ import annotations
 
 import pytest
 
+from ontologia import Entity, Field
 from ontologia.errors import StoreOpenError
+from ontologia.store.postgres.layout import LAYOUT as ON_POSTGRES
+from ontologia.store.sqlite.layout import LAYOUT
 from tests.integration.explained import Buys, Customer, fill
 
 INDEXES = ("idx_commits_event", "idx_events_root")
@@ -46,7 +49,7 @@ def test_the_layout_before_has_its_indexes_made_and_its_past_explained(
     session = open_session()
 
     assert found() == set(INDEXES)
-    assert sql("SELECT MAX(version) FROM ontologia_layout") == [[3]]
+    assert sql("SELECT MAX(version) FROM ontologia_layout") == [[LAYOUT]] == [[ON_POSTGRES]]
     assert session.why(Buys, "c1:10").commit_id == 3
     [ordered] = session.trace(session.why(Customer, "c1").event_id).events
     assert ordered.outcomes[0].commits == (2,)
@@ -67,3 +70,46 @@ def test_a_command_that_only_reads_does_not_change_an_old_store(old, found, uri)
         pass
 
     assert found() == set()
+
+
+# -- layout 3 -------------------------------------------------------------------------------------
+
+
+class Stamp(Entity):
+    id: Field[str]
+    motif: Field[str] = Field(index=True)
+
+
+@pytest.fixture
+def third(open_session, sql):
+    """A store with an index of a program's own, of layout 3."""
+    session = open_session(entity_types=[Stamp])
+    session.ensure(Stamp(id="s1", motif="ship"))
+    session.commit()
+    session.close()
+    sql("DROP TABLE replies", "UPDATE ontologia_layout SET version = 3")
+
+
+def test_layout_3_gets_a_table_for_replies_and_keeps_everything_else(third, open_session, sql):
+    store = open_session(entity_types=[Stamp])._store
+
+    with store.events.transaction() as tx:
+        assert store.replies.add(tx, "default", "k", "h", "{}")
+    assert store.replies.find("default", "k").reply == "{}"
+    assert sql("SELECT version FROM ontologia_layout") == [[LAYOUT]]
+    [stamp] = open_session().query().entities(Stamp).where(Stamp.motif == "ship").collect()
+    assert stamp == Stamp(id="s1", motif="ship")
+
+
+def test_what_the_planner_knows_of_an_index_outlives_a_new_layout(
+    third, backend, open_session, sql
+):
+    if backend.name != "sqlite":
+        pytest.skip("PostgreSQL has statistics of its own")
+    asked = "SELECT idx, stat FROM sqlite_stat1 WHERE idx LIKE 'idx_entity_Stamp_motif_%'"
+    before = sql(asked)
+    assert len(before) == 1
+
+    open_session(entity_types=[Stamp])
+
+    assert sql(asked) == before

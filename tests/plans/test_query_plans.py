@@ -249,6 +249,7 @@ INDEXED = [
     ("name", Item.name > "n1", ">"),
     ("name", (Item.name >= "n1") & (Item.name < "n3"), ">"),
     ("name", Item.name.startswith("n"), ">"),
+    ("name", Item.name.like("n%_"), ">"),
     ("name", Item.name.is_null(), "="),
     ("size", Item.size == 1, "="),
     ("size", Item.size.in_([1, 2]), "="),
@@ -549,6 +550,12 @@ def test_a_commit_that_fails_is_rolled_back(store, watch, sql):
 # -- what a caller gives is bound -----------------------------------------------------------------
 
 
+class Loose(Entity):
+    __open__ = True
+
+    id: Field[str]
+
+
 @pytest.mark.req("SQL-039")
 def test_no_value_and_no_path_of_a_caller_stands_in_the_text_of_a_statement(watch, open_session):
     session = connected(open_session(), 2)
@@ -557,13 +564,20 @@ def test_no_value_and_no_path_of_a_caller_stands_in_the_text_of_a_statement(watc
     conditions = [
         Customer.id == unusual, Customer.name == unusual, Customer.tier.in_([unusual]),
         Customer.name.startswith(unusual), Customer.name.endswith(unusual),
-        Customer.name.contains(unusual),
+        Customer.name.contains(unusual), Customer.name.like(unusual), Customer.name.ilike(unusual),
         Customer.profile[unusual] == unusual, Customer.profile.path(f"a.{unusual}") > 1,
         Customer.profile["list"].any_path(unusual) == unusual, Customer.profile[unusual].is_null(),
     ]  # fmt: skip
 
-    for condition in conditions:
-        for question in (query.where(condition), query.where(condition).as_of(1)):
+    loose = session.query().entities(Loose)
+    questions = [
+        *(query.where(condition) for condition in conditions),
+        loose.where(Loose.__shape__.expression(unusual) == 1),
+        loose.order_by(Loose.__shape__.expression(unusual)),
+    ]
+
+    for asked in questions:
+        for question in (asked, asked.as_of(1)):
             texts = watch.statements(question.collect)
             assert not any(unusual in text for text in texts)
             assert any(unusual in str(bindings) for _, _, bindings in watch.seen)

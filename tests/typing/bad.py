@@ -78,6 +78,7 @@ def expressions() -> None:
     Customer.nmae  # E
     Customer.age < "5"  # E
     Customer.tier.startswith(5)  # E
+    Customer.tier.like(5)  # E
     Customer.age.in_(["a"])  # E
     left(Subscription).price  # E
     right(Subscription).tier  # E

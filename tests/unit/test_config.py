@@ -35,6 +35,7 @@ OTHER = {
     "max_event_chain_depth": 18,
     "max_payload_bytes": 19,
     "shutdown_grace_ms": 20,
+    "default_message_broker_provider": "inmemory",
     "clock": ManualClock(),
     "random": random.Random(1),
 }

@@ -30,7 +30,7 @@ def _drawn():
     """Parent by name, as the drawing at the top of the module has it."""
     parents, above = {}, []
     for line in errors.__doc__.splitlines():
-        if match := re.match(r"^([│├└─ ]*)(\w+(?:Error|Deleted))\b", line):
+        if match := re.match(r"^(|[│├└─ ]+)([A-Z][a-z]+[A-Z]\w+)\b", line):
             depth = len(match[1]) // 4
             above = [*above[:depth], match[2]]
             parents[match[2]] = above[depth - 1] if depth else None

@@ -20,6 +20,7 @@ from ontologia.schema.expression import (
     In,
     IsBool,
     IsNull,
+    Like,
     Match,
     Not,
     Or,
@@ -79,6 +80,8 @@ PROFILE = Path("Item", "profile", "json")
         (Item.name.startswith("a%"), Match(NAME, "startswith", "a%")),
         (Item.name.endswith("_"), Match(NAME, "endswith", "_")),
         (Item.name.contains("'"), Match(NAME, "contains", "'")),
+        (Item.name.like("a%_"), Like(NAME, "a%_", False)),
+        (Item.name.ilike(r"\%"), Like(NAME, r"\%", True)),
         (Item.note.is_null(), IsNull(Path("Item", "note", "text"), True)),
         (Item.note.is_not_null(), IsNull(Path("Item", "note", "text"), False)),
         (Item.sold.is_true(), IsBool(Path("Item", "sold", "bool"), True)),
@@ -295,11 +298,29 @@ def test_text_is_no_list_of_values():
         Item.name.in_("ab")
 
 
+@pytest.mark.parametrize("pattern", ["\\", "a\\", "%\\\\\\"])
+def test_a_pattern_does_not_end_in_a_backslash_that_escapes_nothing(pattern):
+    for method in (Item.name.like, Item.name.ilike):
+        with pytest.raises(QueryError, match="ends in a backslash"):
+            method(pattern)
+
+
+def test_a_pattern_has_a_length_that_every_database_takes():
+    Item.name.like("*" * 10_000)
+
+    with pytest.raises(QueryError, match="at most 10,000 characters, got 10,001"):
+        Item.name.ilike("%" * 10_001)
+
+
 def test_matching_needs_text_on_both_sides():
     with pytest.raises(QueryTypeError, match=r"Item\.price is not text"):
         Item.price.startswith("1")
     with pytest.raises(QueryTypeError, match="takes text, got 1"):
         Item.name.contains(1)
+    with pytest.raises(QueryTypeError, match=r"Item\.price is not text; ilike\(\)"):
+        Item.price.ilike("1%")
+    with pytest.raises(QueryTypeError, match=r"like\(\) takes text, got 1"):
+        Item.name.like(1)
     with pytest.raises(QueryTypeError, match=r"Item\.name is not a truth value"):
         Item.name.is_true()
 

@@ -16,7 +16,13 @@ from ontologia import errors
 from ontologia.clock import Clock
 from ontologia.errors import OntologiaError
 
-PUBLIC = ["ontologia", "ontologia.migration", "ontologia.query", "ontologia.testing"]
+PUBLIC = [
+    "ontologia",
+    "ontologia.migration",
+    "ontologia.query",
+    "ontologia.queues",
+    "ontologia.testing",
+]
 MODULES = [
     "ontologia",
     *(found.name for found in pkgutil.walk_packages(ontologia.__path__, "ontologia.")),
@@ -132,15 +138,34 @@ def test_every_method_of_a_public_class_has_a_docstring():
     assert silent == []
 
 
-@pytest.mark.req("NEW-005")
-def test_importing_the_package_loads_no_optional_dependency():
+def _loaded_by(statement):
     done = subprocess.run(
-        [sys.executable, "-c", "import json, sys, ontologia; print(json.dumps(list(sys.modules)))"],
+        [sys.executable, "-c", f"{statement}; import json, sys; print(json.dumps([*sys.modules]))"],
         capture_output=True,
         text=True,
         check=True,
     )
-    loaded = json.loads(done.stdout)
+    return json.loads(done.stdout)
+
+
+def test_what_is_not_asked_for_is_not_loaded():
+    nothing, types = _loaded_by("import ontologia"), _loaded_by("from ontologia import Entity")
+
+    assert [name for name in ("pydantic", "apsw", "orjson") if name in nothing] == []
+    assert "ontologia.errors" in nothing
+    assert "ontologia.schema.entity" in types
+    assert "ontologia.runtime.session" not in types
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="module 'ontologia' has no attribute 'Sesion'"):
+        ontologia.Sesion  # noqa: B018
+    assert {"Session", "OntologiaConfig"} <= set(dir(ontologia))
+
+
+@pytest.mark.req("NEW-005")
+def test_importing_the_package_loads_no_optional_dependency():
+    loaded = _loaded_by("from ontologia import *")
 
     assert "ontologia.runtime.session" in loaded
     assert [name for name in OPTIONAL if name in loaded] == []

@@ -21,18 +21,34 @@ if TYPE_CHECKING:
     from ontologia.runtime.session import Session
 
 _DEFAULT = Path("app.db")
+
+
+def not_empty(value: str | None) -> str | None:
+    """A variable that was not set must not mean the store, or the namespace, of the default."""
+    if value == "":
+        raise typer.BadParameter("it is empty; leave it out for the default")
+    return value
+
+
 Uri = Annotated[
     str | None,
     typer.Option(
         "--datastore-uri",
         metavar="URI",
+        callback=not_empty,
         help="The store: a path, sqlite:///app.db or postgresql://user@host/database.",
         show_default="ONTOLOGIA_DATASTORE_URI, datastore_uri in ontologia.toml, or app.db",
     ),
 ]
 Namespace = Annotated[
     str | None,
-    typer.Option("--namespace", metavar="NAME", help="Of events.", show_default="default"),
+    typer.Option(
+        "--namespace",
+        metavar="NAME",
+        callback=not_empty,
+        help="Which events are meant.",
+        show_default="default",
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Answer in JSON, one value a line.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show where an error came from.")]
@@ -65,11 +81,16 @@ class Call:
         return OntologiaConfig()
 
     @property
+    def named_uri(self) -> str | None:
+        """The store that an option, the environment or a file names."""
+        return self.config.datastore_uri if self.datastore_uri is None else self.datastore_uri
+
+    @property
     def uri(self) -> str:
         """The store that is meant; NotFoundError if nothing says which."""
         from ontologia.errors import NotFoundError
 
-        found = self.datastore_uri or self.config.datastore_uri
+        found = self.named_uri
         if found is not None:
             return found
         if _DEFAULT.is_file():
@@ -79,6 +100,17 @@ class Call:
             hint="Give --datastore-uri sqlite:///path/to/file.db, or set ONTOLOGIA_DATASTORE_URI; "
             "ontologia init makes a store, ontologia demo one with something in it.",
         )
+
+    def again(self, *words: str) -> str:
+        """A command for the same store, to be copied; what may have a password is left open."""
+        import shlex
+
+        said = f"ontologia {shlex.join(words)}"
+        if self.datastore_uri is None:
+            return said
+        on_server = self.datastore_uri.startswith("postgres")
+        uri = "postgresql://…" if on_server else shlex.quote(self.datastore_uri)
+        return f"{said} --datastore-uri {uri}"
 
     @contextmanager
     def reading(self, **options: Any) -> Generator[Session]:
@@ -116,14 +148,22 @@ def _closing(session: Session) -> Generator[Session]:
 
 
 class Commands(typer.Typer):
-    """A group of commands, or all of them."""
+    """A group of commands, or all of them.
+
+    Help is plain text: with Rich, Typer breaks its lines where the source does, and flags seem to
+    take a value. A list of commands has the whole first sentence of each.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(rich_markup_mode=None, **options)
 
     def command(self, name: str | None = None, **options: Any) -> Callable[..., Any]:
         """Register a command; one whose first parameter is a `Call` is given it."""
-        register = super().command(name, **options)
+        command = super().command
 
         def registered(function: Callable[..., Any]) -> Callable[..., Any]:
-            register(_with_call(function))
+            first = inspect.cleandoc(function.__doc__ or "").partition("\n\n")[0]
+            command(name, short_help=first, **options)(_with_call(function))
             return function
 
         return registered

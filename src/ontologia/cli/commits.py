@@ -10,13 +10,13 @@ import typer
 
 from ontologia.cli.call import Call, Commands, Debug, Json, Namespace, Uri
 from ontologia.cli.drawing import change_json, change_lines, print_lines
-from ontologia.cli.output import instant, say, show_json, show_rows
+from ontologia.cli.output import cell, instant, say, show_json, show_rows
 
 if TYPE_CHECKING:
     from ontologia.runtime.delta import Change, Delta
     from ontologia.store.rows import CommitRow
 
-app = Commands()
+app = Commands(short_help="List commits, and show what each of them changed.")
 _SHOWN = ("namespace", "session_id", "event_id", "handler_id", "attempt")
 _MOST = 2**63 - 1
 
@@ -28,7 +28,8 @@ def commits(
         int | None, typer.Option("--last", min=1, metavar="N", help="So many.", show_default="20")
     ] = None,
     since: Annotated[
-        int | None, typer.Option("--since", min=0, metavar="ID", help="All after this commit.")
+        int | None,
+        typer.Option("--since", min=0, max=_MOST, metavar="ID", help="All after this commit."),
     ] = None,
     meta: Annotated[
         list[str] | None,
@@ -90,7 +91,7 @@ def show(
     else:
         say(f"commit {commit_id} of {instant(commit['created_at'])} UTC")
         for name, value in commit["metadata"].items():
-            print_lines([(f"    {name}: {value}",)])
+            print_lines([(f"    {name}: {cell(value)}",)])
     _show_delta(call, delta)
 
 
@@ -152,7 +153,7 @@ def _row(call: Call) -> Callable[[CommitRow], dict[str, Any]]:
         if call.json:
             return shown
         metadata = commit.metadata
-        rest = " ".join(f"{n}={v}" for n, v in metadata.items() if n not in _SHOWN)
+        rest = " ".join(f"{n}={cell(v)}" for n, v in metadata.items() if n not in _SHOWN)
         known = {name: metadata.get(name) for name in ("handler_id", "event_id")}
         return {**shown, **known, "id": str(commit.id), "rest": rest}
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ontologia.cli.call import Call
+from ontologia.cli.output import show_rows
 
 if TYPE_CHECKING:
     from ontologia.store.copying import Progress, Report
@@ -18,8 +19,10 @@ _STORE = "A path, sqlite:///app.db or postgresql://user@host/database."
 
 def copy(
     call: Call,
-    source: Annotated[str, typer.Argument(help=f"The store to copy. {_STORE}")],
-    target: Annotated[str, typer.Argument(help=f"An empty place to copy it to. {_STORE}")],
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help=f"The store to copy. {_STORE}")],
+    target: Annotated[
+        str, typer.Argument(metavar="TARGET", help=f"An empty place to copy it to. {_STORE}")
+    ],
     restart: Annotated[
         bool, typer.Option("--restart", help="Begin an unfinished copy anew; empties the target.")
     ] = False,
@@ -39,7 +42,7 @@ def copy(
     if call.json:
         _print_json(report)
     else:
-        _print_table(report)
+        _print_table(call, report)
 
 
 @contextmanager
@@ -85,17 +88,12 @@ def _print_json(report: Report) -> None:
     typer.echo(orjson.dumps(asdict(report) | {"rows": report.rows}).decode())
 
 
-def _print_table(report: Report) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("table", title=f"{report.source} → {report.target}", title_justify="left")
-    table.add_column("rows", justify="right")
-    table.add_column("hash, equal on both sides")
-    for each in report.tables:
-        table.add_row(each.name, f"{each.rows:,}", each.hash[:16])
-    table.add_row("all", f"{report.rows:,}", "")
-    Console().print(table)
+def _print_table(call: Call, report: Report) -> None:
+    typer.echo(f"{report.source} → {report.target}", err=True)
+    rows = [(each.name, each.rows, each.hash[:16]) for each in report.tables]
+    names: list[str] = ["table", "rows", "hash, equal on both sides"]
+    shown = [dict(zip(names, row, strict=True)) for row in (*rows, ("all", report.rows, ""))]
+    show_rows(call, names, shown, names=names)
     if report.resumed:
         typer.echo("This went on with a copy that had been broken off.")
     if report.moved_on:

@@ -59,13 +59,27 @@ def next_steps(uri: str, namespace: str, told: Told) -> list[str]:
     import shlex
 
     where = f"--datastore-uri {shlex.quote(uri)} --namespace {shlex.quote(namespace)}"
+    program = _program()
     return [
-        f"ontologia why Order o-1 {where}",
-        f"ontologia trace {told.root_event} {where}",
-        f"ontologia events dead-letters {where}",
-        f"ontologia doctor {where}",
-        f"ontologia run ontologia.cli.demo_shop {where}",
+        f"{program} why Order o-1 {where}",
+        f"{program} trace {told.root_event} {where}",
+        f"{program} events dead-letters {where}",
+        f"{program} doctor {where}",
+        f"{program} run ontologia.cli.demo_shop {where}",
     ]
+
+
+def _program() -> str:
+    """What to type for `ontologia` here: its environment need not be the active one."""
+    import shlex
+    import shutil
+    import sys
+
+    if shutil.which("ontologia"):
+        return "ontologia"
+    python = Path(sys.executable)
+    here = Path.cwd()
+    return f"{shlex.quote(str(python.relative_to(here) if python.is_relative_to(here) else python))} -m ontologia"
 
 
 def _make_room(path: Path, force: bool) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ontologia.cli.call import Call
+from ontologia.cli.operator import Reason, record
 from ontologia.cli.output import say, show_json
 
 if TYPE_CHECKING:
@@ -23,9 +24,7 @@ def doctor(
     repair: Annotated[
         bool, typer.Option("--repair", help="Make again what is derived, then look once more.")
     ] = False,
-    reason: Annotated[
-        str | None, typer.Option("--reason", metavar="TEXT", help="Why, for the record.")
-    ] = None,
+    reason: Reason = None,
 ) -> None:
     """Look for what is wrong with a store, and say what helps.
 
@@ -57,7 +56,6 @@ def _found(session: Session) -> Generator[Finding]:
 
 
 def _repair(call: Call, session: Session, reason: str | None) -> None:
-    from ontologia.cli.operator import record
     from ontologia.store.doctor import repair
 
     said = {**session._metadata(), **record("doctor repair", reason)}

@@ -17,7 +17,9 @@ _SOURCE = "ontologia emit"
 
 def emit(
     call: Call,
-    type: Annotated[str, typer.Argument(help="As it is stored: order.placed.")],
+    type: Annotated[
+        str, typer.Argument(metavar="TYPE", help="As it is stored: order.placed for OrderPlaced.")
+    ],
     fields: Annotated[str, typer.Argument(metavar="JSON", help="The event's fields, an object.")],
     models: Models = None,
     delay: Annotated[
@@ -71,6 +73,18 @@ def emit(
         typer.echo(
             f"deferred event {stored.deferred}: it is announced when its time comes", err=True
         )
+    if models is None and type[:1].isupper():
+        _warn_of_class_name(type)
+
+
+def _warn_of_class_name(name: str) -> None:
+    from ontologia.schema.event import Event
+
+    typer.echo(
+        f"its type is {name}, as you wrote it; events of a class {name} have the type "
+        f"{Event._derive_event_type(name)}, and --models MODULE takes the name of the class",
+        err=True,
+    )
 
 
 def _checked_json(text: str) -> str:
@@ -83,7 +97,7 @@ def _checked_json(text: str) -> str:
         if isinstance(value, dict):
             return codec.encode(value)
     except InvalidValueError as error:
-        raise typer.BadParameter(f"no JSON that can be stored: {error.args[0]}") from error
+        raise typer.BadParameter(str(error.args[0]), param_hint="JSON") from error
     raise typer.BadParameter(f'the fields are an object, {{"name": "value"}}, got {text:.100}')
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ontologia.cli import operations, tail
+from ontologia.cli import letters, operations, tail
 from ontologia.cli.call import Call, Commands
 from ontologia.cli.output import age, instant, show_json, show_rows
 from ontologia.cli.spans import span
@@ -90,31 +90,6 @@ def show(call: Call, limit: Limit = 100) -> None:
 def _event(row: dict[str, Any]) -> dict[str, Any]:
     created_at = instant(_instant(row["created_at"]))
     return {**row, "created_at": created_at, "priority": str(row["priority"])}
-
-
-@app.command("dead-letters")
-def dead_letters(
-    call: Call,
-    handler: operations.Handler = None,
-    type: operations.Type = None,
-    error: operations.Error = None,
-    older_than: operations.OlderThan = None,
-    newer_than: operations.NewerThan = None,
-) -> None:
-    """List events that a handler could not process, the newest first. events retry gives them back.
-
-    Example: ontologia events dead-letters --namespace orders
-    """
-    with call.reading() as session:
-        which = operations.selection(session, None, handler, type, error, older_than, newer_than)
-        found = session.event_store.operations.dead_letters(session.namespace, which, 500)
-        show_rows(
-            call,
-            ("Event ID", "Type", "Handler", "Attempts", "Last Error"),
-            (operations.letter_row(letter) for letters in found for letter in letters),
-            names=("event_id", "type", "handler", "attempts", "last_error"),
-            nothing=f"There are no dead letters in namespace {session.namespace!r}.",
-        )
 
 
 @app.command("inspect")
@@ -232,6 +207,6 @@ def _instant(text: str) -> datetime:
     return datetime.fromisoformat(text)
 
 
-for name, command in operations.COMMANDS.items():
+for name, command in (letters.COMMANDS | operations.COMMANDS).items():
     app.command(name)(command)
 app.command("tail")(tail.tail)

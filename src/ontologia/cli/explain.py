@@ -8,7 +8,7 @@ import typer
 
 from ontologia.cli.call import Call
 from ontologia.cli.drawing import Node, Part, draw, value
-from ontologia.cli.output import instant, show_json
+from ontologia.cli.output import cell, instant, show_json
 
 if TYPE_CHECKING:
     from ontologia.runtime.explain import Cause, Why
@@ -53,7 +53,7 @@ def why(
     here = tree.add("set by ", *_commit(found.commit_id, instant(found.created_at)))
     if found.handler_id is not None:
         here.line = [*here.line, f", handler {found.handler_id}, attempt {found.attempt}"]
-    elif note := " ".join(f"{n}={v}" for n, v in found.metadata.items() if n != "session_id"):
+    elif note := " ".join(f"{n}={cell(v)}" for n, v in found.metadata.items() if n != "session_id"):
         here.line = [*here.line, (f", {note}", "dim")]
     _draw_causes(here, found)
     draw(tree)
@@ -66,7 +66,7 @@ def _why(session: Session, type_name: str, key: str, field: str | None) -> Why:
     classes = StoredTypes.of(session).named(type_name)
     problem: Exception | None = None
     for cls in classes:
-        if field is not None and field not in cls.__shape__.fields:
+        if field is not None and not cls.__shape__.has(field):
             problem = problem or NotFoundError(
                 f"{type_name} has no field {field!r}",
                 hint=f"It has {', '.join(cls.__shape__.fields)}.",
@@ -112,7 +112,7 @@ def _draw_causes(here: Node, found: Why) -> None:
             here.add("announced by ", (f"commit {cause.commit_id}", "yellow"))
         elif cause.source is not None:
             here.line = [*here.line, f", announced by {cause.source}"]
-        if last and cause.causation_id is not None:
+        if last and not found.complete:
             here.add(f"for event {cause.causation_id}, which is not retained any more")
 
 
@@ -181,6 +181,8 @@ def _trees(found: Trace, asked: str) -> list[Node]:
         node = Node(_event(event))
         if event.commit_id is not None:
             node.line = [*node.line, ", announced by ", (f"commit {event.commit_id}", "yellow")]
+        elif above is None and event.source is not None:
+            node.line = [*node.line, f", announced by {event.source}"]
         if event.event_id == asked:
             node.line = [*node.line, ("  ◀", "bold")]
         (tops if above is None else above.below).append(node)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -10,6 +11,7 @@ from typer.core import TyperGroup
 
 from ontologia import errors
 from ontologia.cli.call import Call
+from ontologia.cli.start import INTERRUPTED
 from ontologia.errors import OntologiaError
 
 EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
@@ -25,7 +27,6 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (OntologiaError, 1),
 )
 """The first that fits counts. 0 is success, 2 a command that was not understood."""
-INTERRUPTED = 130
 _CLOSED_PIPE = 141  # what a program gets that is ended by SIGPIPE
 
 
@@ -34,10 +35,13 @@ class Failures(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            try:
+                return super().invoke(ctx)
+            finally:
+                sys.stdout.flush()  # here a full disk, or a closed pipe, is still an error of ours
         except OntologiaError as error:
             if (ctx.find_root().obj or Call()).debug:
-                raise
+                _print_traceback()
             _print(error)
             code = next(code for kind, code in EXIT_CODES if isinstance(error, kind))
             raise typer.Exit(code) from error
@@ -46,8 +50,21 @@ class Failures(TyperGroup):
             _print_notes(interrupt)
             raise typer.Exit(INTERRUPTED) from interrupt
         except BrokenPipeError as error:  # whoever was reading has seen enough
-            _close_quietly()
+            _drop_output()
             raise typer.Exit(_CLOSED_PIPE) from error
+
+
+def give_up(error: Exception) -> int:
+    """Tell of an error that no command expects, and say with which code to end."""
+    if "--debug" in sys.argv:
+        _print_traceback()
+    name = "" if isinstance(error, OSError) else f"{type(error).__name__}: "
+    typer.echo(f"error: {name}{error}", err=True)
+    if "--debug" not in sys.argv:
+        typer.echo("  hint: --debug shows where it comes from.", err=True)
+    if isinstance(error, OSError):
+        _drop_output()
+    return 1
 
 
 def _print(error: OntologiaError) -> None:
@@ -62,8 +79,15 @@ def _print_notes(error: BaseException) -> None:
         typer.echo(f"  {note}", err=True)
 
 
-def _close_quietly() -> None:
-    """Python flushes stdout at its end, and would complain about the pipe once more."""
-    import os
+def _print_traceback() -> None:
+    import traceback
 
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    traceback.print_exc()
+
+
+def _drop_output() -> None:
+    """What cannot be written: Python would try it again at its end, and complain once more."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ontologia.runtime.session import Session
 
 _DEFAULT = "sqlite:///app.db"
+_DONE = {"nothing": "was made", "old": "was brought up to date", "store": "was there already"}
 _STATUSES = ("pending", "claimed", "acked", "dead_lettered")
 
 
@@ -37,38 +38,42 @@ def init(
 
     from ontologia.store.open import clock_of, open_store
 
-    place = uri or call.datastore_uri or call.config.datastore_uri or _DEFAULT
+    named = call.named_uri if uri is None else uri
+    place = _DEFAULT if named is None else named
     if place in (":memory:", "sqlite://", "sqlite:///", "sqlite:///:memory:"):
         raise typer.BadParameter("a store in memory is gone when this program ends")
-    known = _is_there(place, call)
+    before = _found(place, call)
     store = open_store(place, call.config, clock_of(place), SystemRandom())
     try:
         about = store.inventory.about()
     finally:
         store.close()
     if call.json:
-        show_json({"uri": store.uri, "created": not known, "layout": about.layout})
+        done = {"created": before == "nothing", "upgraded": before == "old"}
+        show_json({"uri": store.uri, **done, "layout": about.layout})
         return
-    word = "was there already" if known else "was made"
-    say(f"{store.uri} {word}: {about.backend}, layout {about.layout}")
-    named = "postgresql://…" if place.startswith("postgres") else place  # it may have a password
-    option = "" if place == _DEFAULT else f" --datastore-uri {named}"
+    say(f"{store.uri} {_DONE[before]}: {about.backend}, layout {about.layout}")
+    shown = "postgresql://…" if place.startswith("postgres") else place  # it may have a password
+    option = "" if place == _DEFAULT else f" --datastore-uri {shown}"
     typer.echo(
-        f'Next: Session("{named}") in a program, ontologia info{option} for what is in it, or '
+        f'Next: Session("{shown}") in a program, ontologia info{option} for what is in it, or '
         "ontologia demo to see one at work.",
         err=True,
     )
 
 
-def _is_there(uri: str, call: Call) -> bool:
+def _found(uri: str, call: Call) -> Literal["nothing", "old", "store"]:
     from ontologia.cli.visitor import check_store
     from ontologia.errors import NotFoundError, StoreOpenError
+    from ontologia.store.copying.refusals import OldLayout
 
     try:
         check_store(uri, call.config)
-    except (NotFoundError, StoreOpenError):  # what else is wrong with it, opening it will say
-        return False
-    return True
+    except NotFoundError:
+        return "nothing"
+    except StoreOpenError as error:  # what else is wrong with it, opening it will say
+        return "old" if isinstance(error.__cause__, OldLayout) else "nothing"
+    return "store"
 
 
 def info(

@@ -4,12 +4,11 @@ A module here may import nothing but Typer at its top: what a command needs, it 
 runs, so that `--help` and every other command need not wait for it.
 
 Exit codes: 0 done, 1 an error, 2 a command that was not understood, 3 a schema that does not fit, 4
-not found, 5 the database, 6 a conflict with somebody else, 130 interrupted.
+not found, 5 the database, 6 a conflict with somebody else, 130 interrupted, 141 nobody reads on.
 """
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
@@ -19,6 +18,7 @@ from ontologia.cli import (
     copy,
     demo,
     doctor,
+    drop,
     emit,
     events,
     explain,
@@ -28,10 +28,12 @@ from ontologia.cli import (
     run,
     schedules,
     schema,
+    serve,
     transfer,
+    worker,
 )
 from ontologia.cli.call import Call, Commands, Debug, Json, Namespace, Uri
-from ontologia.cli.failures import INTERRUPTED, Failures
+from ontologia.cli.failures import Failures
 
 app = Commands(
     name="ontologia",
@@ -51,12 +53,15 @@ app.command("info")(info.info)
 app.command("init")(info.init)
 app.command("migrate")(migrate.migrate)
 app.command("run")(run.run)
+app.command("serve")(serve.serve)
 app.command("trace")(explain.trace)
 app.command("why")(explain.why)
+app.command("worker")(worker.worker)
 app.add_typer(commits.app, name="commits")
 app.add_typer(events.app, name="events")
 app.add_typer(query.app, name="query")
 app.add_typer(schedules.app, name="schedules")
+schema.app.command("drop")(drop.drop)
 app.add_typer(schema.app, name="schema")
 
 
@@ -82,12 +87,3 @@ def options(
 ) -> None:
     """What comes before the name of a command."""
     ctx.obj = Call(datastore_uri, namespace, json, debug)
-
-
-def main() -> None:
-    """Run the command that the process was started with."""
-    try:
-        app()
-    except KeyboardInterrupt:  # before a command began, or after it ended
-        typer.echo("interrupted", err=True)
-        sys.exit(INTERRUPTED)

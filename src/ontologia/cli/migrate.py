@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ontologia.cli.call import Call
-from ontologia.cli.models import load_models
+from ontologia.cli.models import Upgraders, load_models, load_upgraders
+from ontologia.cli.operator import Reason, record
 from ontologia.cli.output import counted, say, show_json
 
 if TYPE_CHECKING:
@@ -22,52 +23,57 @@ def migrate(
     models: Annotated[
         str, typer.Option("--models", metavar="MODULE", help="The module that defines the types.")
     ],
-    upgraders: Annotated[
-        list[str] | None,
-        typer.Option("--upgraders", metavar="MODULE", help="More modules with upgraders."),
-    ] = None,
+    upgraders: Upgraders = None,
     apply: Annotated[bool, typer.Option("--apply", help="Do what the preview says.")] = False,
     token: Annotated[
         str | None, typer.Option("--token", metavar="TOKEN", help="The token of the preview.")
     ] = None,
+    reason: Reason = None,
 ) -> None:
     """Show how a program's types differ from the store's, or bring the store to them.
 
     Without --apply nothing is written: every change of a field is shown, how many objects would be
     written anew, and the token that applies this plan to the store as it is now. The exit code is 3
-    while a migration is needed, and 0 when there is nothing to do.
+    while a migration is needed, and 0 when there is nothing to do. The commit says who applied it.
 
     Example: ontologia migrate --models shop.models --apply --token 5fb0…
     """
     if apply != (token is not None):
         raise typer.BadParameter("--apply and --token go together; without both, it is a preview")
     found = load_models(models)
-    for module in upgraders or ():
-        load_models(module)  # importing it registers them
+    load_upgraders(upgraders)
     types: dict[str, Any] = {
         "entity_types": found.entity_types,
         "relation_types": found.relation_types,
     }
     if not (found.entity_types or found.relation_types):
         raise typer.BadParameter(f"{models} defines no types", param_hint="--models")
+    again = call.again("migrate", "--models", models, *_options("--upgraders", upgraders))
     if apply:
         with call.writing(**types) as session:
-            _show_result(call, _applied(session, models, token))
+            said = record("migrate", reason, models=models)
+            _show_result(call, _applied(session, again, token, said))
         return
     with call.reading(**types) as session:
         preview = session.migrate()
-        _show_preview(call, session, preview, models)
+        _show_preview(call, session, preview, again)
     if preview:
         raise typer.Exit(NEEDED)
 
 
-def _applied(session: Session, models: str, token: str | None) -> MigrationResult:
+def _options(name: str, values: list[str] | None) -> list[str]:
+    return [word for value in values or () for word in (name, value)]
+
+
+def _applied(
+    session: Session, again: str, token: str | None, said: dict[str, object]
+) -> MigrationResult:
     from ontologia.errors import MigrationTokenError
 
     try:
-        return session.migrate(dry_run=False, token=token)
+        return session._migrate(token, record=said)
     except MigrationTokenError as error:
-        error.hint = f"See what it is now, with its token: ontologia migrate --models {models}"
+        error.hint = f"See what it is now, with its token: {again}"
         raise
 
 
@@ -80,10 +86,10 @@ def _show_result(call: Call, result: MigrationResult) -> None:
         for name, version in result.versions.items():
             say(f"{name} is at version {version}")
         if result.commit_id is not None:
-            say(f"its objects were written anew in commit {result.commit_id}")
+            say(f"recorded in commit {result.commit_id}, with the objects that were written anew")
 
 
-def _show_preview(call: Call, session: Session, preview: MigrationPreview, models: str) -> None:
+def _show_preview(call: Call, session: Session, preview: MigrationPreview, again: str) -> None:
     if call.json:
         types = [_as_json(session, preview, each) for each in preview.diffs]
         show_json({"needed": bool(preview), "token": preview.token, "types": types})
@@ -99,8 +105,11 @@ def _show_preview(call: Call, session: Session, preview: MigrationPreview, model
         say(f"  {counted(objects, 'object')} to write anew")
         for version in preview.missing_upgraders.get(name, ()):
             say(f'  missing: @upgrader("{diff.name}", from_version={version})')
+    if preview.missing_upgraders:
+        say("Write what is missing first; then this command gives the token that applies it.")
+        return
     say(f"token: {preview.token}")
-    say(f"To apply it: ontologia migrate --models {models} --apply --token {preview.token}")
+    say(f"To apply it: {again} --apply --token {preview.token}")
 
 
 def _as_json(session: Session, preview: MigrationPreview, diff: Any) -> dict[str, Any]:

@@ -13,6 +13,20 @@ Models = Annotated[
     str | None,
     typer.Option("--models", metavar="MODULE", help="The module that defines the types."),
 ]
+Upgraders = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--upgraders",
+        metavar="MODULE",
+        help="A module with upgraders, for what older versions of a type wrote; may be repeated.",
+    ),
+]
+
+
+def load_upgraders(modules: list[str] | None) -> None:
+    """Import modules, which registers the upgraders they have."""
+    for module in modules or ():
+        load_models(module)
 
 
 def load_models(target: str) -> Contents:

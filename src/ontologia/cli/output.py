@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from ontologia.cli.call import Call
 
 _WHOLE = 40
+_WORD = 10  # letters of a word that a narrow column does not break
+_GAP = 3  # between two columns
 _PAGE = 500  # rows of one table on a terminal: its columns are as wide as the widest of them
 
 
@@ -79,16 +81,42 @@ def _show_page(columns: Sequence[str], page: Sequence[Sequence[str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    console = Console()
+    # An id is there to be copied: it stays in one piece, and wider texts are folded.
+    whole = all(len(row[0]) <= _WHOLE for row in page)
+    least = [
+        max(_longest_word(name), min(_WORD, max(_longest_word(row[number]) for row in page)))
+        for number, name in enumerate(columns)
+    ]
+    if whole:
+        least[0] = max(len(text) for text in (columns[0], *(row[0] for row in page)))
+    if sum(least) + _GAP * len(least) > console.width:
+        _show_blocks(columns, page)
+        return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for number, name in enumerate(columns):
         figures = all(_is_figure(row[number]) for row in page)
-        # An id is there to be copied: it stays in one piece, and wider texts are folded.
-        whole = number == 0 and all(len(row[0]) <= _WHOLE for row in page)
         justify: Literal["left", "right"] = "right" if figures else "left"
-        table.add_column(name, justify=justify, overflow="fold", no_wrap=whole)
+        fixed = whole and number == 0
+        table.add_column(
+            name, justify=justify, overflow="fold", no_wrap=fixed, min_width=least[number]
+        )
     for row in page:
         table.add_row(*(Text(harmless(text)) for text in row))
-    Console().print(table)
+    console.print(table)
+
+
+def _show_blocks(columns: Sequence[str], page: Sequence[Sequence[str]]) -> None:
+    """For a terminal that is too narrow for a table: a line for each value, a gap after each row."""
+    width = max(map(len, columns))
+    for row in page:
+        for name, text in zip(columns, row, strict=True):
+            say(f"{name:<{width}}  {harmless(text)}")
+        say("")
+
+
+def _longest_word(text: str) -> int:
+    return max(map(len, text.split()), default=0)
 
 
 def cell(value: Any) -> str:

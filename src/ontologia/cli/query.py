@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
 from ontologia.cli.call import Call, Commands
-from ontologia.cli.drawing import value
-from ontologia.cli.output import say, show_json, show_rows
+from ontologia.cli.models import Upgraders, load_upgraders
+from ontologia.cli.output import say, show_json
 
 if TYPE_CHECKING:
-    from ontologia.query.question import Question
     from ontologia.query.words import Words
     from ontologia.runtime.session import Session
 
@@ -22,11 +22,13 @@ app = Commands(help="Ask for entities, relations, and ways along them.", no_args
 _UNARY = ("is_null", "is_not_null")
 _OPERATORS = (
     *("eq", "ne", "lt", "le", "gt", "ge", "in", "startswith", "endswith", "contains"),
+    *("like", "ilike"),
     *_UNARY,
 )
 _FILTER = (
     "Only what fits; may be repeated, and then all must hold. OP is eq, ne, lt, le, gt, ge, in, "
-    "startswith, endswith, contains, is_null or is_not_null (the last two without VALUE). PATH is "
+    "startswith, endswith, contains, like, ilike, is_null or is_not_null (the last two without "
+    "VALUE). For like and ilike VALUE is an SQL pattern with % and _. PATH is "
     "dotted: tier, address.city; of a relation also left.name and right.name. VALUE is JSON if it "
     'is JSON of the field\'s kind (true, 5, "5"), and text otherwise; for in, a JSON list or a,b,c.'
 )
@@ -55,6 +57,18 @@ Order = Annotated[
     ),
 ]
 Count = Annotated[bool, typer.Option("--count", help="Only say how many.")]
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What all three are told."""
+
+    filters: list[str] | None
+    order_by: list[str] | None
+    as_of: int | None
+    limit: int | None
+    offset: int
+    count: bool
 
 
 class Filtering(TyperCommand):
@@ -98,6 +112,7 @@ def entities(
     limit: Limit = None,
     offset: Offset = 0,
     count: Count = False,
+    upgraders: Upgraders = None,
 ) -> None:
     """Show entities of a type, one line each.
 
@@ -108,13 +123,12 @@ def entities(
     from ontologia.query.words import Words
     from ontologia.runtime.stored import StoredTypes
 
+    load_upgraders(upgraders)
     with call.reading() as session:
         cls = StoredTypes.of(session).entity(type_name)
-        query = session.query().entities(cls)
-        words = Words(cls.__shape__)
-        query = _asked(query, words, filter, order_by, as_of, limit, offset)
-        query = _with_history(query, with_history, history_since)
-        _answer(call, session, query, count=count)
+        query = _with_history(session.query().entities(cls), with_history, history_since)
+        asked = _Asked(filter, order_by, as_of, limit, offset, count)
+        _answer(call, session, query, Words(cls.__shape__), asked)
 
 
 @app.command("relations", cls=Filtering)
@@ -129,6 +143,7 @@ def relations(
     limit: Limit = None,
     offset: Offset = 0,
     count: Count = False,
+    upgraders: Upgraders = None,
 ) -> None:
     """Show relations of a type, one line each.
 
@@ -139,13 +154,12 @@ def relations(
     from ontologia.query.words import Words
     from ontologia.runtime.stored import StoredTypes
 
+    load_upgraders(upgraders)
     with call.reading() as session:
         cls = StoredTypes.of(session).relation(type_name)
-        query = session.query().relations(cls)
-        words = Words(cls.__shape__)
-        query = _asked(query, words, filter, order_by, as_of, limit, offset)
-        query = _with_history(query, with_history, history_since)
-        _answer(call, session, query, count=count)
+        query = _with_history(session.query().relations(cls), with_history, history_since)
+        asked = _Asked(filter, order_by, as_of, limit, offset, count)
+        _answer(call, session, query, Words(cls.__shape__), asked)
 
 
 @app.command("traverse", cls=Filtering)
@@ -162,6 +176,7 @@ def traverse(
     limit: Limit = None,
     offset: Offset = 0,
     count: Count = False,
+    upgraders: Upgraders = None,
 ) -> None:
     """Walk from entities along relations, in either direction; one line a way.
 
@@ -173,6 +188,7 @@ def traverse(
     from ontologia.query.words import Words
     from ontologia.runtime.stored import StoredTypes
 
+    load_upgraders(upgraders)
     with call.reading() as session:
         types = StoredTypes.of(session)
         cls, walked = types.entity(type_name), [types.relation(name) for name in via]
@@ -181,8 +197,8 @@ def traverse(
             for relation in walked:
                 query = query.via(relation)
         words = Words(cls.__shape__, [relation.__shape__ for relation in walked])
-        query = _asked(query, words, filter, order_by, as_of, limit, offset)
-        _answer(call, session, query, count=count)
+        asked = _Asked(filter, order_by, as_of, limit, offset, count)
+        _answer(call, session, query, words, asked)
 
 
 # -- the question ---------------------------------------------------------------------------------
@@ -200,20 +216,18 @@ def _usage() -> Generator[None]:
         raise typer.BadParameter(f"{error.args[0]}.{hint}") from error
 
 
-def _asked(
-    query: Any,
-    words: Words,
-    filters: list[str] | None,
-    order_by: list[str] | None,
-    as_of: int | None,
-    limit: int | None,
-    offset: int,
-) -> Any:
+def _narrowed(query: Any, words: Words, asked: _Asked, head: int) -> Any:
+    from ontologia.errors import NotFoundError
+
+    as_of = asked.as_of
+    if as_of is not None and as_of > head:
+        raise NotFoundError(f"there is no commit {as_of}", hint=f"The last one is {head}.")
     with _usage():
-        query = query.where(*(words.condition(*_words(each)) for each in filters or ()))
-        query = query.order_by(*(words.order(each) for each in order_by or ())).offset(offset)
-        if limit is not None:
-            query = query.limit(limit)
+        query = query.where(*(words.condition(*_words(each)) for each in asked.filters or ()))
+        query = query.order_by(*(words.order(each) for each in asked.order_by or ()))
+        query = query.offset(asked.offset)
+        if asked.limit is not None:
+            query = query.limit(asked.limit)
         return query if as_of is None else query.as_of(as_of)
 
 
@@ -236,93 +250,18 @@ def _with_history(query: Any, every: bool, since: int | None) -> Any:
     return query.with_history() if every else query
 
 
-# -- the answer -----------------------------------------------------------------------------------
-
-
-def _answer(call: Call, session: Session, query: Any, *, count: bool) -> None:
+def _answer(call: Call, session: Session, query: Any, words: Words, asked: _Asked) -> None:
+    from ontologia.cli.answers import show_answer
     from ontologia.query.paging import stream
 
-    question = query._question
-    if count:
-        with _usage():
-            number = sum(1 for _ in stream(query, session.head)) if question.hops else query.count()
-        show_json({"count": number}) if call.json else say(str(number))
+    head = session.head
+    query = _narrowed(query, words, asked, head)
+    if not asked.count:
+        show_answer(call, query._question, stream(query, head))
         return
-    found = stream(query, session.head)
-    if call.json:
-        for each in found:
-            show_json(_path_json(each) if question.hops else _json(each))
-        return
-    columns = _path_columns(question) if question.hops else _columns(question)
-    cells = _path_cells if question.hops else _cells
-    # By number: a field may be called as a column is.
-    names = [str(number) for number in range(len(columns))]
-    rows = (dict(zip(names, cells(question, each), strict=True)) for each in found)
-    show_rows(call, columns, rows, names=names, nothing="nothing fits")
-
-
-def _json(obj: Any) -> dict[str, Any]:
-    from ontologia.schema.stored import plain
-
-    meta, shape = obj.meta(), type(obj).__shape__
-    keys = {"key": meta.key}
-    if shape.kind == "relation":
-        keys = {
-            "left": meta.left_key,
-            "right": meta.right_key,
-            "instance": meta.instance_key or None,
-        }
-    shown = {"kind": shape.kind, "type": shape.name, **keys, "commit_id": meta.commit_id}
-    deleted = {"deleted": True} if meta.deleted else {}
-    return {**shown, **deleted, "fields": plain(shape, obj.__dict__)}
-
-
-def _path_json(path: Any) -> dict[str, Any]:
-    return {"source": _json(path.source), "relations": [_json(each) for each in path.relations]}
-
-
-def _columns(question: Question) -> list[str]:
-    shape = question.shape
-    first = ["commit", "deleted"] if question.history else []
-    if shape.kind == "relation":
-        return [*first, "left", "right", *shape.fields]
-    return [*first, shape.key or "", *(name for name in shape.fields if name != shape.key)]
-
-
-def _cells(question: Question, obj: Any) -> Iterator[str]:
-    from ontologia.schema.stored import plain
-
-    meta, shape = obj.meta(), question.shape
-    if question.history:
-        yield str(meta.commit_id)
-        yield "yes" if meta.deleted else "-"
-    fields = plain(shape, obj.__dict__)
-    if shape.kind == "relation":
-        yield from (meta.left_key, meta.right_key)
-    else:
-        yield meta.key
-        del fields[shape.key or ""]
-    yield from map(_cell, fields.values())
-
-
-def _path_columns(question: Question) -> list[str]:
-    names = [question.shape.name]
-    for hop in question.hops:
-        names += [hop.relation.name, hop.relation.end(hop.far).name]
-    return names
-
-
-def _path_cells(question: Question, path: Any) -> Iterator[str]:
-    from ontologia.schema.stored import plain
-
-    yield path.source.meta().key
-    for hop, relation in zip(question.hops, path.relations, strict=True):
-        fields = plain(hop.relation, relation.__dict__)
-        yield " ".join(f"{name}={_cell(each)}" for name, each in fields.items())
-        yield getattr(relation, f"{hop.far}_key")
-
-
-def _cell(stored: Any) -> str:
-    if stored is None:
-        return "-"
-    return stored if isinstance(stored, str) else value(stored)
+    if asked.limit is not None or asked.offset:
+        raise typer.BadParameter("--count is of all that fit; leave out --limit and --offset")
+    with _usage():
+        hops = query._question.hops
+        number = sum(1 for _ in stream(query, head)) if hops else query.count()
+    show_json({"count": number}) if call.json else say(str(number))

@@ -1,7 +1,7 @@
 """`run --reload`: a worker process that is started again when the program changes.
 
 Importing a changed module into a running process leaves the old one behind in whatever refers to
-it; a new process does not.
+it; a new process does not. It ends with this one, also when this one is killed: see `supervised`.
 """
 
 from __future__ import annotations
@@ -16,26 +16,36 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from ontologia.cli.supervised import PATIENCE
+
 if TYPE_CHECKING:
     from ontologia.cli.call import Call
 
 _LOOK = 0.5  # seconds between two looks at the files
-_PATIENCE = 30.0  # seconds a worker has to stop, with its own grace in it
 _SIGNALS = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
 
 
 class _Worker:
     """The process that does the work, and what it is to be told."""
 
-    def __init__(self, command: list[str], environment: dict[str, str]) -> None:
-        self._command = command
+    def __init__(self, arguments: list[str], environment: dict[str, str]) -> None:
+        self._arguments = arguments
         self._environment = environment
+        self._theirs, self._mine = os.pipe()
         self.stopping = False
         self.process = self._start()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        # A group of its own: Ctrl+C reaches it once, through `forward`, and not twice.
-        return subprocess.Popen(self._command, env=self._environment, start_new_session=True)  # noqa: S603
+        # Only where a process can be given a pipe; elsewhere it outlives one that is killed.
+        given = [self._theirs] if os.name == "posix" else []
+        program = ["ontologia.cli.supervised", *map(str, given)] if given else ["ontologia"]
+        return subprocess.Popen(  # noqa: S603
+            [sys.executable, "-m", *program, *self._arguments],
+            env=self._environment,
+            pass_fds=given,
+            # A group of its own: Ctrl+C reaches it once, through `forward`, and not twice.
+            start_new_session=True,
+        )
 
     def forward(self, number: int, _frame: object) -> None:
         """Give a signal to the worker; this process ends when it does."""
@@ -43,12 +53,19 @@ class _Worker:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM if number != signal.SIGINT else number)
 
+    def close(self) -> None:
+        """End it, if it has not ended, and let go of the pipe."""
+        if self.process.poll() is None:
+            self.process.kill()
+        os.close(self._mine)
+        os.close(self._theirs)
+
     def restart(self) -> None:
         """Let it come to its end, and begin another."""
         if self.process.poll() is None:
             self.process.terminate()
             try:
-                self.process.wait(_PATIENCE)
+                self.process.wait(PATIENCE)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
@@ -57,19 +74,19 @@ class _Worker:
 
 
 def supervise(call: Call, target: str, workers: int) -> int:
-    """Run a worker until a signal ends it; its exit code."""
+    """Run a worker until a signal ends it; its exit code, 128 and more if that was a signal's."""
     folders = _folders(target.partition(":")[0])
-    command = [sys.executable, "-m", "ontologia", "run", target, "--workers", str(workers)]
-    command += ["--namespace", call.namespace] if call.namespace else []
-    command += [f"--{name}" for name in ("json", "debug") if getattr(call, name)]
+    arguments = ["run", target, "--workers", str(workers)]
+    arguments += ["--namespace", call.namespace] if call.namespace else []
+    arguments += [f"--{name}" for name in ("json", "debug") if getattr(call, name)]
     # Not as an argument: those of a process can be seen by everybody, and it may hold a password.
-    worker = _Worker(command, {**os.environ, "ONTOLOGIA_DATASTORE_URI": call.uri})
+    worker = _Worker(arguments, {**os.environ, "ONTOLOGIA_DATASTORE_URI": call.uri})
     before: dict[Any, Any] = {each: signal.signal(each, worker.forward) for each in _SIGNALS}
     try:
-        return _watch(worker, folders)
+        code = _watch(worker, folders)
+        return code if code >= 0 else 128 - code
     finally:
-        if worker.process.poll() is None:
-            worker.process.kill()
+        worker.close()
         for number, handler in before.items():
             signal.signal(number, handler)
 

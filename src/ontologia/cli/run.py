@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,6 +13,9 @@ from ontologia.cli.output import say, show_json
 
 if TYPE_CHECKING:
     from ontologia.runtime.modules import Contents
+    from ontologia.runtime.session import Session
+
+log = logging.getLogger(__name__)
 
 
 def run(
@@ -20,7 +24,9 @@ def run(
         str,
         typer.Argument(metavar="MODULE[:ATTR]", help="A module, or a list of handlers in one."),
     ],
-    workers: Annotated[int, typer.Option(min=1, help="How many handlers may run at once.")] = 1,
+    workers: Annotated[
+        int, typer.Option(min=1, metavar="N", help="How many handlers may run at once.")
+    ] = 1,
     reload: Annotated[
         bool, typer.Option("--reload", help="Start again when a file of the program changes.")
     ] = False,
@@ -47,12 +53,26 @@ def run(
     counters = Counters()
     types = {"entity_types": found.entity_types, "relation_types": found.relation_types}
     with call.writing(**types) as session, shown(session, counters):
+        warn_of_migration(session, target.partition(":")[0])
         handlers = observed(found.handlers, counters.tell)
         session.run(handlers, schedules=found.schedules, workers=workers)
     if call.json:
         show_json({"done": counters.done, "failed": counters.failed})
     else:
         say(f"stopped: {counters.done:,} done, {counters.failed:,} failed attempts")
+
+
+def warn_of_migration(session: Session, module: str) -> None:
+    """Only a warning: what reads these types, or writes others, can work."""
+    from ontologia.errors import SchemaOutdatedError
+
+    try:
+        session.validate()
+    except SchemaOutdatedError as error:
+        log.warning(
+            "%s; what writes them fails until they are migrated: ontologia migrate --models %s",
+            *(error.args[0], module),
+        )
 
 
 def _checked(found: Contents) -> Contents:

@@ -43,7 +43,7 @@ def show(
     rows = [_row(each, clock.now(), call.json) for each in load_models(models).schedules]
     show_rows(
         call,
-        ["Event", "Cron", "Zone", "Fields", "Next"],
+        ["Event", "Cron", "Zone", "Fields", "Next (UTC)"],
         rows,
         names=["type", "cron", "tz", "fields", "next"],
         nothing=f"{models} has no schedules.",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ontologia.cli.call import Call, Commands
-from ontologia.cli.output import counted, say, show_json, show_rows
+from ontologia.cli.output import say, show_json, show_rows
 
 if TYPE_CHECKING:
     from ontologia.runtime.session import Session
@@ -129,7 +128,7 @@ def history(call: Call, type: TypeName, kind: KindOption = None) -> None:
     Example: ontologia schema history Customer
     """
     with call.reading() as session:
-        versions = _find(session, type, kind, dropped=True)[1]
+        versions = find_type(session, type, kind, dropped=True)[1]
     rows = [
         {
             "version": each.version,
@@ -150,68 +149,7 @@ def history(call: Call, type: TypeName, kind: KindOption = None) -> None:
     )
 
 
-@app.command("drop")
-def drop(
-    call: Call,
-    type: TypeName,
-    kind: KindOption = None,
-    with_objects: Annotated[
-        bool, typer.Option("--with-objects", help="Delete its current objects first.")
-    ] = False,
-    apply: Annotated[bool, typer.Option("--apply", help="Do it.")] = False,
-    token: Annotated[
-        str | None, typer.Option("--token", metavar="TOKEN", help="What the preview gave.")
-    ] = None,
-    reason: Annotated[
-        str | None, typer.Option("--reason", metavar="TEXT", help="Why, for the record.")
-    ] = None,
-) -> None:
-    """Take a type out of the store.
-
-    Without --apply nothing is written: it says what would happen, and gives the token for that. A
-    type that has current objects is refused, unless --with-objects deletes them in the same
-    transaction. The history stays, and can be asked for as before. The commit says who did it.
-
-    Example: ontologia schema drop Customer --apply --token 5fb0…
-    """
-    from ontologia.migration.drop import TypeDrop
-
-    if apply != (token is not None):
-        raise typer.BadParameter("--apply and --token go together; without both, it is a preview")
-    if token is None:
-        with call.reading() as session:
-            key = _find(session, type, kind)[0]
-            plan = TypeDrop(session._store).plan(*key, with_objects=with_objects)
-        if call.json:
-            show_json(asdict(plan))
-            return
-        say(f"{plan.kind} {plan.name}, version {plan.version}, would be dropped")
-        say(f"{counted(plan.objects, 'object')} would be deleted, in commit {plan.head + 1}")
-        say(f"token: {plan.token}")
-        also = " --with-objects" if with_objects else ""
-        say(f"To do it: ontologia schema drop {type}{also} --apply --token {plan.token}")
-        return
-    from ontologia.cli.operator import record
-
-    with call.writing() as session:
-        key = _find(session, type, kind)[0]
-        said = record("schema drop", reason, kind=key[0], type=type, with_objects=with_objects)
-        done = TypeDrop(session._store).apply(
-            session.session_id,
-            *key,
-            token=token,
-            with_objects=with_objects,
-            metadata=session._metadata() | said,
-        )
-    if call.json:
-        show_json(asdict(done))
-        return
-    say(f"{done.kind} {done.name} was dropped, in commit {done.commit_id}")
-    if done.objects:
-        say(f"deleted with it: {counted(done.objects, 'object')}")
-
-
-def _find(
+def find_type(
     session: Session, name: str, kind: Kind | None, *, dropped: bool = False
 ) -> tuple[tuple[str, str], list[TypeVersion]]:
     """The type that is meant, and its versions; NotFoundError if there is none."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from ontologia.cli.call import Call
-from ontologia.cli.output import show_json
+from ontologia.cli.output import harmless, show_json
 
 if TYPE_CHECKING:
     from ontologia.store.events.following import News
@@ -48,9 +48,9 @@ def _show(call: Call, news: News) -> None:
         show_json(news._asdict())
         return
     word = typer.style(news.what.ljust(_WIDEST), fg=_COLOURS.get(news.what))
-    parts = [news.at[:23].replace("T", " "), word, news.type, news.event_id]
+    parts = [news.type, news.event_id]
     if news.handler is not None:
         parts += [news.handler, f"attempt {news.attempt}"]
     if news.error is not None:
         parts.append(" ".join(news.error.split()))
-    typer.echo("  ".join(parts))
+    typer.echo("  ".join([news.at[:23].replace("T", " "), word, *map(harmless, parts)]))

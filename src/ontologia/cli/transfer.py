@@ -159,17 +159,16 @@ def _written(path: Path | None) -> Generator[IO[bytes]]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    if path.exists() and not path.is_file():  # a pipe, or /dev/null
-        with path.open("wb") as file:
-            yield file
-        return
-    part = path.with_name(f"{path.name}.part")
+    at_once = path.exists() and not path.is_file()  # a pipe, or /dev/null
+    part = path if at_once else path.with_name(f"{path.name}.part")
     try:
         with part.open("wb") as file:
             yield file
-        part.replace(path)
+        if not at_once:
+            part.replace(path)
     except BaseException as error:
-        part.unlink(missing_ok=True)
+        if not at_once:
+            part.unlink(missing_ok=True)
         if isinstance(error, OSError) and not isinstance(error, OntologiaError):
             raise TransferError(f"{path} cannot be written: {error.strerror}") from error
         raise

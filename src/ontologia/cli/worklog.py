@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ontologia.cli.output import harmless
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,6 +19,21 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s%(event)s"
 _INTERVAL = 1.0  # seconds between two looks at what waits
+_STOPPING = "stopping when running handlers have ended; Ctrl+C does not wait for them"
+
+
+class Progress(Protocol):
+    """What a status line tells of."""
+
+    @property
+    def done(self) -> int:
+        """Attempts that ended well."""
+        ...
+
+    @property
+    def failed(self) -> int:
+        """Attempts that did not."""
+        ...
 
 
 class Counters:
@@ -47,15 +64,17 @@ class _WithEvent(logging.Filter):
     """Lines that a handler logs say which event and handler they are about."""
 
     def filter(self, record: logging.LogRecord) -> bool:
+        from ontologia.queues.current import delivered
         from ontologia.runtime.context import active
 
-        context = active.get()
-        named = context is not None and not record.name.startswith("ontologia.")
-        record.event = (
-            f" [event={context.event.id} handler={context._claim.handler_id}]"
-            if named and context is not None
-            else ""
-        )
+        context, delivery = active.get(), delivered.get()
+        record.event = ""
+        if record.name.startswith("ontologia."):
+            return True
+        if context is not None:
+            record.event = f" [event={context.event.id} handler={context._claim.handler_id}]"
+        elif delivery is not None:
+            record.event = f" [event={delivery.event.event_id}]"
         return True
 
 
@@ -70,11 +89,29 @@ class _OnConsole(logging.Handler):
         from rich.text import Text
 
         style = "red" if record.levelno >= logging.WARNING else ""
-        self._console.print(Text(self.format(record), style=style), soft_wrap=True)
+        line = harmless(self.format(record).expandtabs())
+        self._console.print(Text(line, style=style), soft_wrap=True)
 
 
 @contextmanager
-def shown(session: Session, counters: Counters) -> Generator[None]:
+def shown(
+    session: Session, progress: Progress, stopping: Callable[[], bool] | None = None
+) -> Generator[None]:
+    """Log to stderr until the end, and on a terminal have a status line.
+
+    `stopping` says whether the end has begun; otherwise the session does.
+    """
+    with logged() as console:
+        if console.is_terminal:
+            told = stopping or (lambda: session._stopping)
+            with _status(console, session, progress, told):
+                yield
+        else:
+            yield
+
+
+@contextmanager
+def logged() -> Generator[Console]:
     """Log to stderr until the end; what was set up before is set up again."""
     from rich.console import Console
 
@@ -89,22 +126,23 @@ def shown(session: Session, counters: Counters) -> Generator[None]:
     root.addHandler(handler)
     root.setLevel(logging.INFO)
     try:
-        if console.is_terminal:
-            with _status(console, session, counters):
-                yield
-        else:
-            yield
+        yield console
     finally:
         root.removeHandler(handler)
         root.setLevel(level)
 
 
 @contextmanager
-def _status(console: Console, session: Session, counters: Counters) -> Generator[None]:
+def _status(
+    console: Console, session: Session, progress: Progress, stopping: Callable[[], bool]
+) -> Generator[None]:
     ended = threading.Event()
     with console.status("starting") as status:
         thread = threading.Thread(
-            target=_keep, args=(status, session, counters, ended), name="status", daemon=True
+            target=_keep,
+            args=(status, session, progress, stopping, ended),
+            name="status",
+            daemon=True,
         )
         thread.start()
         try:
@@ -114,7 +152,13 @@ def _status(console: Console, session: Session, counters: Counters) -> Generator
             thread.join()
 
 
-def _keep(status: Any, session: Session, counters: Counters, ended: threading.Event) -> None:
+def _keep(
+    status: Any,
+    session: Session,
+    progress: Progress,
+    stopping: Callable[[], bool],
+    ended: threading.Event,
+) -> None:
     from ontologia.errors import OntologiaError
 
     while True:
@@ -123,9 +167,7 @@ def _keep(status: Any, session: Session, counters: Counters, ended: threading.Ev
             waiting = f"{sum(each['ready'] + each['backoff'] for each in listed):,}"
         except OntologiaError:  # a server that went away: the run says so itself
             waiting = "?"
-        status.update(
-            f"{counters.done:,} done, {counters.failed:,} failed attempts, {waiting} waiting; "
-            "Ctrl+C stops"
-        )
+        told = f"{progress.done:,} done, {progress.failed:,} failed attempts, {waiting} waiting; "
+        status.update(told + (_STOPPING if stopping() else "Ctrl+C stops"))
         if ended.wait(_INTERVAL):
             return

@@ -17,9 +17,22 @@ class Lineage(NamedTuple):
     correlation_id: str | None = None
     """Whatever the first event belonged to, carried along the chain."""
     causation_id: str | None = None
-    """The event whose handler announced this one."""
+    """The event whose handler announced this one; or the command, as `command:<id>`."""
     source: str | None = None
     """Who announced it: a handler, a schedule, `commit:12`."""
+
+
+_BY_COMMAND = "command:"
+
+
+def of_command(command_id: str) -> Lineage:
+    """The lineage of what a command announces that no event set off."""
+    return Lineage(correlation_id=command_id, causation_id=f"{_BY_COMMAND}{command_id}")
+
+
+def follows_event(causation_id: str | None) -> bool:
+    """Whether this is the id of an event: something came before."""
+    return causation_id is not None and not causation_id.startswith(_BY_COMMAND)
 
 
 def child_of(

@@ -42,7 +42,7 @@ class Migration:
         missing: dict[str, list[int]] = {}
         for diff in diffs:
             name = _label(diff, diffs)
-            objects[name] = self._count(self._shape(diff))
+            objects[name] = 0 if self._leaves(diff) else self._count(self._shape(diff))
             if objects[name]:
                 try:
                     self._versions.chain(
@@ -53,9 +53,19 @@ class Migration:
         return MigrationPreview(diffs, _token(diffs, head), head, objects, missing)
 
     def apply(
-        self, owner_id: str, *, token: str | None, force: bool, metadata: dict[str, Any]
+        self,
+        owner_id: str,
+        *,
+        token: str | None,
+        force: bool,
+        metadata: dict[str, Any],
+        record: dict[str, Any] | None = None,
     ) -> MigrationResult:
-        """Do what the token's preview said; MigrationTokenError if that is no longer the plan."""
+        """Do what the token's preview said; MigrationTokenError if that is no longer the plan.
+
+        With the `record` of an operator there is a commit, also if no object was to be written
+        anew; it says the same, and how many were.
+        """
         if not self._plan()[0]:
             return MigrationResult([], {}, None)
         if token is None and not force:
@@ -65,7 +75,7 @@ class Migration:
             if token is not None:
                 _check(token, diffs, head)
             changes = [change for diff in diffs for change in self._upgraded(diff)]
-            result = self._write(owner_id, diffs, head, changes, metadata)
+            result = self._write(owner_id, diffs, head, changes, metadata, record)
         self._versions.forget()
         return result
 
@@ -76,6 +86,7 @@ class Migration:
         head: int,
         changes: list[RawChange],
         metadata: dict[str, Any],
+        record: dict[str, Any] | None,
     ) -> MigrationResult:
         with self._store.write(owner_id=owner_id) as tx:
             # Nobody else can write before this transaction ends, so what is checked here holds.
@@ -90,17 +101,17 @@ class Migration:
                 )
                 versions[diff.kind, diff.name] = stored.version
             names = {_label(diff, diffs): versions[diff.kind, diff.name] for diff in diffs}
-            commit_id = None
-            if changes:
-                commit_id = tx.write_commit(
-                    changes, metadata=metadata | {"migration": names}, versions=versions
-                )
+            commit_id, said = None, metadata | {"migration": names}
+            if record is not None:
+                said |= record | {"counts": {"objects": len(changes)}}
+            if changes or record is not None:
+                commit_id = tx.write_commit(changes, metadata=said, versions=versions)
         return MigrationResult(list(names), names, commit_id)
 
     def _upgraded(self, diff: TypeDiff) -> list[RawChange]:
         """Every current object of a type, brought to the next version."""
         shape = self._shape(diff)
-        rows = self._current(shape)
+        rows = [] if self._leaves(diff) else self._current(shape)
         if not rows:
             return []
         chain = self._versions.chain(shape, diff.from_version, diff.from_version + 1)
@@ -109,6 +120,10 @@ class Migration:
             values = upgrade(shape, chain, key, decode_fields(fields))
             changes.append(RawChange(shape.kind, shape.name, key, fields, shape.dump(values)))
         return changes
+
+    def _leaves(self, diff: TypeDiff) -> bool:
+        """Whether the objects of the type stay as they are."""
+        return diff.from_version in self._versions.left_alone(self._shape(diff))
 
     def _current(self, shape: Shape) -> list[tuple[ObjectKey, str]]:
         question = Question(shape)

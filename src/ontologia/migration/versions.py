@@ -13,7 +13,13 @@ from ontologia.errors import (
     SchemaOutdatedError,
     UpgraderError,
 )
-from ontologia.migration.upgraders import Upgrader, UpgraderKey, _chain_upgraders, registered
+from ontologia.migration.upgraders import (
+    Upgrader,
+    UpgraderKey,
+    _chain_upgraders,
+    find,
+    registered,
+)
 from ontologia.schema.diff import TypeDiff, diff_specs
 from ontologia.schema.registry import Registry
 from ontologia.schema.shape import Shape
@@ -71,7 +77,25 @@ class TypeVersions:
                 f"an upgrader for {shape.name} could mean the entity or the relation of that name",
                 hint=f'Say which: @upgrader("{shape.name}", from_version=..., kind="entity").',
             )
+        for version in self.left_alone(shape):
+            known[shape.kind, shape.name, version] = lambda fields: fields
         return _chain_upgraders(known, shape.name, from_version, to_version, shape.kind)
+
+    def left_alone(self, shape: Shape) -> set[int]:
+        """The versions whose objects are as the next wants them, which only lets in more fields.
+
+        Unless there is an upgrader for the step: then that has its say.
+        """
+        stored = self._store.list_schema_versions(shape.kind, shape.name)
+        specs = [TypeSpec.from_json(each.schema_json) for each in stored]
+        following = [*specs[1:], self.spec(shape)]
+        diffs = (
+            diff_specs(before, after, each.version)
+            for each, before, after in zip(stored, specs, following, strict=False)
+        )
+        opened = {diff.from_version for diff in diffs if diff is not None and diff.opens}
+        known = registered() | self._own if opened else {}
+        return {v for v in opened if find(known, shape.kind, shape.name, v) is None}
 
     # -- specs --------------------------------------------------------------------------------
 
@@ -208,6 +232,8 @@ class TypeVersions:
         if version in fitting and any(each.dropped for each in stored[version:target]):
             return None  # the type was dropped, and is now what it was before: no step led here
         if target is not None and version < target:
+            if self.left_alone(shape).issuperset(range(version, target)):
+                return None  # what was stored before the type was opened still is as it should be
             return self._upgrading(shape, version, target)
         self._check_readable(shape, stored, version)
         self._behind = True
@@ -230,7 +256,7 @@ class TypeVersions:
         if diff is None:
             return
         required = [name for name in diff.added if shape.fields[name].required]
-        if required or diff.changed:
+        if required or any(name != "(open)" for name, _, _ in diff.changed):
             raise SchemaOutdatedError([diff])
 
 

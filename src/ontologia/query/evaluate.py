@@ -10,6 +10,7 @@ A document is an object's fields as JSON. Unknown is None, as NULL is in SQL.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -25,6 +26,7 @@ from ontologia.schema.expression import (
     In,
     IsBool,
     IsNull,
+    Like,
     Match,
     Not,
     Or,
@@ -32,6 +34,7 @@ from ontologia.schema.expression import (
     Path,
     Step,
 )
+from ontologia.schema.pattern import pieces
 
 T = TypeVar("T")
 
@@ -93,6 +96,8 @@ def truth(condition: Condition, item: Item) -> bool | None:
             return _leaf(item, path, lambda found: _in(path, found, values))
         case Match(path, op, text):
             return _leaf(item, path, lambda found: _match(found, op, text))
+        case Like(path, pattern, fold):
+            return _leaf(item, path, lambda found: _like(found, pattern, fold))
         case IsNull(path, expected):
             return _leaf(item, path, lambda found: (found is None) is expected)
         case IsBool(path, expected):
@@ -130,7 +135,7 @@ def value_at(item: Item, path: Path) -> Any:
     if path.column == "instance_key" or (path.column != "fields" and path.kind == "text"):
         text = doc.columns[path.column]
         return int(text) if path.kind == "number" else text
-    return _walk(doc.fields, (path.field, *path.steps))
+    return _walk(doc.fields, (path.field, *path.steps) if path.field else path.steps)
 
 
 def _walk(value: Any, steps: Sequence[Step]) -> Any:
@@ -183,6 +188,28 @@ def _match(found: Any, op: str, text: str) -> bool | None:
     if op == "startswith":
         return found.startswith(text)
     return found.endswith(text) if op == "endswith" else text in found
+
+
+def _like(found: Any, pattern: str, fold: bool) -> bool | None:
+    if not isinstance(found, str):
+        return None
+    return _regex(pattern, fold).fullmatch(found) is not None
+
+
+@functools.lru_cache
+def _regex(pattern: str, fold: bool) -> re.Pattern[str]:
+    """An SQL pattern as a regular expression; ASCII, so that other letters keep their case."""
+    runs = [""]  # what stands between one % and the next
+    for character, wild in pieces(pattern):
+        if wild and character == "%":
+            runs.append("")
+        else:
+            runs[-1] += "." if wild else re.escape(character)
+    first, *rest = runs
+    # A run is taken where it is found first, and for good: looking for it further on finds no more.
+    middle = "".join(f"(?>.*?{run})" for run in rest[:-1])
+    text = first + middle + (f".*{rest[-1]}" if rest else "")
+    return re.compile(text, re.DOTALL | re.ASCII | (re.IGNORECASE if fold else re.NOFLAG))
 
 
 # -- order ----------------------------------------------------------------------------------------

@@ -105,4 +105,4 @@ def group_name(expr: Expr[Any]) -> str:
     """What a field that is grouped by is called in the result: `tier`, `left.tier`, `data.a.b`."""
     path = expr._path
     side = () if path.side == "own" else (path.side,)
-    return ".".join(map(str, (*side, path.field, *path.steps)))
+    return ".".join(str(part) for part in (*side, path.field, *path.steps) if part != "")

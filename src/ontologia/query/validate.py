@@ -12,6 +12,7 @@ from ontologia.schema.expression import (
     In,
     IsBool,
     IsNull,
+    Like,
     Match,
     Not,
     Or,
@@ -27,7 +28,7 @@ def check_condition(condition: object, question: Question) -> None:
                 check_condition(part, question)
         case Not(part):
             check_condition(part, question)
-        case Compare(path) | In(path) | Match(path) | IsNull(path) | IsBool(path):
+        case Compare(path) | In(path) | Match(path) | Like(path) | IsNull(path) | IsBool(path):
             check_path(path, question, "where")
         case GroupCondition():
             raise QueryError("aggregates are compared in having(...), not in where(...)")

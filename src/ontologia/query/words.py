@@ -17,7 +17,8 @@ from ontologia.schema.expression import Condition, Expr, Order
 from ontologia.schema.fieldtype import Kind, name_of
 from ontologia.schema.shape import ENDS, Shape
 
-COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "in", "startswith", "endswith", "contains")
+_TEXTUAL = ("startswith", "endswith", "contains", "like", "ilike")
+COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "in", *_TEXTUAL)
 TESTS = ("is_null", "is_not_null")
 """These take no value."""
 _JSON: dict[Kind, tuple[type, ...]] = {
@@ -50,7 +51,7 @@ class Words:
             raise QueryError(f"{path} {operator} needs a value")
         if operator == "in":
             return expr.in_([_value(expr, each) for each in _list(value)])
-        if operator in ("startswith", "endswith", "contains"):
+        if operator in _TEXTUAL:
             condition: Condition = getattr(expr, operator)(_text(value))
             return condition
         compared: Condition = getattr(expr, f"__{operator}__")(_value(expr, value))

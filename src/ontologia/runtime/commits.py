@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,17 +15,36 @@ from ontologia.errors import (
     HeadMismatchError,
     InvalidValueError,
     LeaseExpiredError,
+    StateConflictError,
 )
 from ontologia.migration.versions import TypeVersions
 from ontologia.schema.event import Event
-from ontologia.store.database import Conflict
+from ontologia.store.database import Conflict, Tx
 from ontologia.store.events.log import fire_time
 from ontologia.store.events.store import fill
 from ontologia.store.protocol import Store
-from ontologia.store.rows import Announcement, Batch, Claim, Stored
+from ontologia.store.rows import Announcement, Batch, Claim, RawChange, Stored
 
 if TYPE_CHECKING:
     from ontologia.config import OntologiaConfig
+
+
+@dataclass(frozen=True, slots=True)
+class UnitOfWork:
+    """What goes in one transaction, or not at all."""
+
+    batch: Batch = field(default_factory=Batch)
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    announcements: Sequence[Announcement] = ()
+    claim: Claim | None = None
+    """The fence: nothing is written unless this claim is held."""
+    expected_head: int | None = None
+    seen: Batch = field(default_factory=Batch)
+    """Objects as they were when they were read: nothing is written unless they still are."""
+    announce: Callable[[Sequence[RawChange]], Sequence[Announcement]] | None = None
+    """More events, made from what turns out to change."""
+    also: Callable[[Tx], None] | None = None
+    """Something else to write in the same transaction."""
 
 
 class Written(NamedTuple):
@@ -54,72 +74,66 @@ class Commits:
         self.last = 0
         """The number of this session's last commit."""
 
-    def write(
-        self,
-        batch: Batch,
-        metadata: dict[str, Any],
-        *,
-        announcements: Sequence[Announcement] = (),
-        claim: Claim | None = None,
-        expected_head: int | None = None,
-    ) -> Written:
+    def write(self, unit: UnitOfWork) -> Written:
         """Write it in one durable transaction; an empty unit writes nothing.
 
         A transaction that collided with another was taken back as a whole, and is done again
         after a short wait; HeadMismatchError after `commit_max_retries`.
         """
-        self.check_size(batch)
-        state = bool(batch) or expected_head is not None
+        self.check_size(unit.batch)
+        state = bool(unit.batch or unit.seen) or unit.expected_head is not None
         if state:
             self._make_indexes()
         most = self._config.commit_max_retries
         retry = 0
         while True:
             try:
-                if not state:
-                    return self._announce(announcements, claim)
-                return self._write(batch, metadata, announcements, claim, expected_head)
+                return self._write(unit) if state else self._announce(unit)
             except Conflict as error:
                 if retry >= most:
                     raise HeadMismatchError(max_retries=most) from error
             self._clock.sleep(retry_wait(retry, self._random))
             retry += 1
 
-    def _write(
-        self,
-        batch: Batch,
-        metadata: dict[str, Any],
-        announcements: Sequence[Announcement],
-        claim: Claim | None,
-        expected_head: int | None,
-    ) -> Written:
+    def _write(self, unit: UnitOfWork) -> Written:
+        claim, expected = unit.claim, unit.expected_head
+        batch = _together(unit.seen, unit.batch)
         with self._store.write(claim=claim, batch=batch) as tx:
             if claim is not None and not tx.holds(claim):
                 raise LeaseExpiredError(claim.handler_id, claim.event.id)
-            check_head(expected_head, tx.head() if expected_head is not None else None)
+            check_head(expected, tx.head() if expected is not None else None)
             versions = self._versions.verify(tx, batch)
             changes = tx.delta(batch)
+            check_seen(unit.seen, unit.batch, changes)
+            announcements = list(unit.announcements)
+            if unit.announce is not None:
+                announcements += unit.announce(changes)
             commit_id: int | None = None
             if changes:
-                commit_id = tx.write_commit(changes, metadata=metadata, versions=versions)
+                commit_id = tx.write_commit(changes, metadata=unit.metadata, versions=versions)
                 announcements = [_by_commit(each, commit_id) for each in announcements]
             stored = tx.announce(announcements) if announcements else []
+            if unit.also is not None:
+                unit.also(tx.tx)
         if commit_id is not None:
             self.last = max(self.last, commit_id)
         if announcements:
             self._store.events.wake()
         return Written(commit_id, stored)
 
-    def _announce(self, announcements: Sequence[Announcement], claim: Claim | None) -> Written:
+    def _announce(self, unit: UnitOfWork) -> Written:
         """Events alone: no state is touched, so no long write is in the way."""
-        if not announcements:
+        if not unit.announcements and unit.also is None:
             return Written(None, [])
         events = self._store.events
         with events.transaction() as tx:
-            if claim is not None and not events.claims.check(tx, claim):
-                raise LeaseExpiredError(claim.handler_id, claim.event.id)
-            stored = events.log.announce(tx, announcements)
-        events.wake()
+            if unit.claim is not None and not events.claims.check(tx, unit.claim):
+                raise LeaseExpiredError(unit.claim.handler_id, unit.claim.event.id)
+            stored = events.log.announce(tx, unit.announcements)
+            if unit.also is not None:
+                unit.also(tx)
+        if stored:
+            events.wake()
         return Written(None, stored)
 
     def announcement(
@@ -174,6 +188,33 @@ def check_head(expected: int | None, actual: int | None) -> None:
     """HeadMismatchError unless the store is where the caller expects it."""
     if expected is not None and (type(expected) is not int or expected != actual):
         raise HeadMismatchError(expected=expected, actual=actual)
+
+
+def _together(seen: Batch, batch: Batch) -> Batch:
+    """What to compare with the store: what is wanted, and what was only read as it was read."""
+    if not seen:
+        return batch
+    return {
+        type_key: {**seen.get(type_key, {}), **batch.get(type_key, {})}
+        for type_key in {**seen, **batch}
+    }
+
+
+def check_seen(seen: Batch, batch: Batch, changes: Sequence[RawChange]) -> None:
+    """StateConflictError if an object is not any more what it was when it was read.
+
+    What differs from the store shows what is there now. What does not differ is as it is wanted;
+    if that is not how it was read, then somebody else has written the same meanwhile.
+    """
+    if not seen:
+        return
+    before = {((change.kind, change.type_name), change.key): change.before for change in changes}
+    for type_key, objects in seen.items():
+        wanted = batch.get(type_key, {})
+        for key, text in objects.items():
+            now = before.get((type_key, key), wanted.get(key, text))
+            if now != text:
+                raise StateConflictError(type_key[1], key[0])
 
 
 def check_event_options(event: object, delay: object, at: object, dedup_key: object) -> None:

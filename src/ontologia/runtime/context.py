@@ -12,7 +12,7 @@ from ontologia.delivery.lifecycle import lease_is_valid
 from ontologia.delivery.lineage import Lineage, child_of
 from ontologia.errors import InvalidValueError, LeaseExpiredError, SessionClosedError
 from ontologia.query.builder import QueryBuilder
-from ontologia.runtime.commits import check_event_options
+from ontologia.runtime.commits import UnitOfWork, check_event_options
 from ontologia.runtime.intents import Intents
 from ontologia.schema.entity import Entity
 from ontologia.schema.event import Event
@@ -201,11 +201,7 @@ class HandlerContext(Generic[E_co]):
         ):
             raise LeaseExpiredError(self._claim.handler_id, self._claim.event.id)
         commit_id, stored = self._session._commits.write(
-            batch,
-            self._commit_metadata(),
-            announcements=announcements,
-            claim=self._claim,
-            expected_head=expected_head,
+            UnitOfWork(batch, self._commit_metadata(), announcements, self._claim, expected_head)
         )
         self._intents.settle(batch)
         if event is not None:

@@ -109,8 +109,10 @@ class DeltaMaker:
             texts = _texts(stored)
             return shape.decode(stored), texts
         typed = load(raw.key, stored)
+        undeclared = shape.undeclared(typed)
         typed = {name: typed[name] for name in shape.stored if name in typed}
         complete = len(typed) == len(shape.stored)
+        typed |= undeclared
         return typed, _texts(shape.encode(typed) if complete else stored)
 
 

@@ -109,7 +109,11 @@ class Dispatcher:
             log.warning("%s lost its lease before it failed: %s", what, text)
         elif verdict.buried:
             self._events.wake()  # somebody may be waiting for dead letters
-            log.error("%s failed for good: %s", what, text, exc_info=_traceback(error))
+            log.error(
+                "%s failed for good, a dead letter now: %s",
+                *(what, text),
+                exc_info=_traceback(error),
+            )
         else:
             log.log(
                 logging.INFO if outcome == "retry" else logging.WARNING,

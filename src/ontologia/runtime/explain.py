@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ontologia import codec
 from ontologia.clock import from_text
+from ontologia.delivery.lineage import follows_event
 from ontologia.errors import InvalidValueError, NotFoundError, QueryError
 from ontologia.migration.versions import TypeVersions
 from ontologia.runtime.commits import announcing_commit
@@ -43,7 +44,10 @@ class Cause:
     commit_id: int | None
     """The commit it was announced with, unless a handler announced it."""
     causation_id: str | None
-    """The event whose handler announced it; of a replayed event, the event it repeats."""
+    """The event whose handler announced it; of a replayed event, the event it repeats.
+
+    `command:<id>` if a command did; the commit it was announced with has the same `command_id`.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,7 @@ class Why:
         """Whether the causes go back to the beginning; not if an event is retained no more."""
         if self.event_id is None:
             return True
-        return bool(self.causes) and self.causes[-1].causation_id is None
+        return bool(self.causes) and not follows_event(self.causes[-1].causation_id)
 
 
 class Explanations:
@@ -100,7 +104,7 @@ class Explanations:
     def why(self, cls: Any, key: Any, field: str | None) -> Why:
         """See `Session.why`."""
         shape = shape_of(cls)
-        if field is not None and field not in shape.fields:
+        if field is not None and not shape.has(field):
             raise QueryError(
                 f"{shape.name} has no field {field!r}", hint=f"It has {', '.join(shape.fields)}."
             )
@@ -110,7 +114,7 @@ class Explanations:
                 versions = trail.versions(shape.kind, shape.name, way)
                 newest = next(versions, None)
                 if newest is not None:
-                    setter = newest if field is None else _setter(newest, versions, field)
+                    setter = newest if field is None else _setter(shape, newest, versions, field)
                     return self._answer(trail, shape, way, field, newest, setter)
         shown = ":".join(part for part in ways[0] if part)
         raise NotFoundError(f"there is no {shape.name} {shown}, and there never was")
@@ -153,7 +157,8 @@ class Explanations:
         fields = shape.decode(stored) if load is None else load(key, stored)
         if shape.instance_key is not None:
             fields[shape.instance_key] = shape.key_value(key[2])
-        return {name: fields[name] for name in shape.fields if name in fields}
+        declared = {name: fields[name] for name in shape.fields if name in fields}
+        return declared | shape.undeclared(fields)
 
 
 def find_commits(
@@ -231,7 +236,9 @@ def _splits(text: str, size: int) -> Iterator[tuple[str, ...]]:
             yield parts
 
 
-def _setter(newest: StoredVersion, older: Iterator[StoredVersion], field: str) -> StoredVersion:
+def _setter(
+    shape: Shape, newest: StoredVersion, older: Iterator[StoredVersion], field: str
+) -> StoredVersion:
     """The version that gave a field the value it has."""
     if newest.fields is None:
         return newest
@@ -240,6 +247,9 @@ def _setter(newest: StoredVersion, older: Iterator[StoredVersion], field: str) -
         if version.fields is None or _value(version, field) != value:
             break
         setter = version
+    else:
+        if value is _NOTHING and field not in shape.fields:
+            raise NotFoundError(f"this {shape.name} never had a field {field!r}")
     return setter
 
 

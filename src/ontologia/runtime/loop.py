@@ -97,6 +97,11 @@ class EventLoop:
 
     # -- from outside -----------------------------------------------------------------------
 
+    @property
+    def stopping(self) -> bool:
+        """Whether it was told to stop."""
+        return self._stop.is_set()
+
     def stop(self) -> None:
         """Start nothing more, let what runs come to its end. Any thread may, and a signal."""
         if not self._stop.is_set():
@@ -374,7 +379,10 @@ class EventLoop:
                     raise
                 self._outage.wait(error, self._stop.is_set)
         session._scheduler.restart()
-        log.info("session %s runs %d handlers", session.session_id, len(self._handlers))
+        number = len(self._handlers)
+        log.info(
+            "session %s runs %d handler%s", session.session_id, number, "" if number == 1 else "s"
+        )
 
     def _register_consumers(self) -> None:
         for handler in self._handlers:

@@ -35,6 +35,11 @@ class Retried(NamedTuple):
     """Dead letters whose event is not retained any more, or whose consumer was forgotten."""
 
 
+def checked_reason(reason: str | None) -> str | None:
+    """A reason that can be kept; InvalidValueError if it is empty, too long or no text."""
+    return None if reason is None else checks.name("a reason", reason, longest=_LONGEST_REASON)
+
+
 class Operator:
     """Changes the events of a session's namespace, and records that `name` did, and why."""
 
@@ -44,9 +49,7 @@ class Operator:
         self._events = session.event_store
         self._namespace = session.namespace
         self.name = checks.name("an operator's name", name, checks.LONGEST_KEY)
-        self.reason = (
-            None if reason is None else checks.name("a reason", reason, longest=_LONGEST_REASON)
-        )
+        self.reason = checked_reason(reason)
 
     # -- dead letters -------------------------------------------------------------------------
 
@@ -67,23 +70,33 @@ class Operator:
         record, under numbers from 0 down.
         """
         retried = left = 0
-        for letters in self._events.operations.dead_letters(self._namespace, which, PORTION):
-            with self._store.write() as transaction:
-                done = self._events.operations.retry(transaction.tx, letters)
-                if done:
-                    self._record(transaction, "retry", _said(which), {"retried": len(done)})
-            retried += len(done)
-            left += len(letters) - len(done)
-            self._events.wake()
+        try:
+            for letters in self._events.operations.dead_letters(self._namespace, which, PORTION):
+                done = self._retry(letters, which)
+                retried += done
+                left += len(letters) - done
+                self._events.wake()
+        except BaseException as error:
+            if retried:
+                error.add_note(f"{retried:,} dead letters were retried before that")
+            raise
         return Retried(retried, left)
+
+    def _retry(self, letters: list[DeadLetter], which: Selection) -> int:
+        with self._store.write() as transaction:
+            done = self._events.operations.retry(transaction.tx, letters)
+            if done:
+                self._record(transaction, "retry", _said(which), {"retried": len(done)})
+        return len(done)
 
     # -- events -------------------------------------------------------------------------------
 
     def cancel(self, which: str) -> dict[str, Any]:
-        """Take back what nobody has started: a deferred event, by number or id, or a pending one.
+        """Take back a deferred event, by number or id, or one that waits for all its consumers.
 
-        What it was, which is also in the record. NotFoundError if there is none such,
-        AlreadyStartedError if a consumer has started it.
+        Also one that failed and would be tried again. What it was, which is also in the record.
+        NotFoundError if there is none such, AlreadyStartedError if a session has it at this
+        moment, or a consumer has finished or buried it.
         """
         checks.name("an event", which)
         with self._store.write() as transaction:
@@ -118,7 +131,7 @@ class Operator:
         if known["status"] == "fired":
             return NotFoundError(
                 f"deferred event {which} was announced as event {known['id']}; nothing was changed",
-                hint=f"If nobody has started it: ontologia events cancel {known['id']}",
+                hint=f"If nobody has finished it: ontologia events cancel {known['id']}",
             )
         return NotFoundError(f"deferred event {which} was cancelled before; nothing was changed")
 

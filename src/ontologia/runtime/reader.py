@@ -55,6 +55,10 @@ class Reader:
             rows = self._store.aggregate_entities(question)
         else:
             rows = self._store.aggregate_relations(question)
+        return self.named(question, rows)
+
+    def named(self, question: Question, rows: Iterable[tuple[Any, ...]]) -> list[dict[str, Any]]:
+        """Rows of figures as dicts, each value in the type of its field."""
         names = [group_name(expr) for expr in question.group_by]
         kinds: list[FieldType | None] = [expr._type for expr in question.group_by]
         names += [alias for alias, _ in question.aggregates]
@@ -169,9 +173,10 @@ class Reader:
         )
         if question.hops:
             return [self._path_item(question, path) for path in self.paths(base)]
-        return [self._item(question, obj) for obj in self.objects(base)]
+        return [self.item(question, obj) for obj in self.objects(base)]
 
-    def _item(self, question: Question, obj: Any) -> evaluate.Item:
+    def item(self, question: Question, obj: Any) -> evaluate.Item:
+        """An object as something that a condition can be asked of."""
         shape = question.shape
         docs = self._docs(shape, obj) if shape.kind == "relation" else {}
         docs[shape.name, "own"] = own = _doc(shape, obj)

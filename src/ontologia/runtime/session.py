@@ -37,7 +37,7 @@ from ontologia.migration.plan import MigrationPreview, MigrationResult
 from ontologia.migration.upgraders import Upgrader, UpgraderKey
 from ontologia.migration.versions import TypeVersions
 from ontologia.query.builder import QueryBuilder
-from ontologia.runtime.commits import Commits, check_event_options, check_head
+from ontologia.runtime.commits import Commits, UnitOfWork, check_event_options, check_head
 from ontologia.runtime.context import HandlerContext, active
 from ontologia.runtime.delta import Delta, DeltaMaker, change_type
 from ontologia.runtime.explain import Explanations, Why
@@ -98,6 +98,8 @@ class Session:
         self._ran = threading.Event()
         self._ran.set()
         self._close_later = False
+        self._on_close: list[Callable[[], None]] = []
+        """What stands on this session, and is closed before it."""
         self.EVENT_REGISTRY: dict[str, type[Event]] = {}
         """The event class of each stored type, for the handlers of the last `run`."""
         self._turn = Turn()
@@ -255,10 +257,7 @@ class Session:
                 self._announcement(event, Lineage(), delay=delay, at=at, dedup_key=dedup_key)
             ]  # fmt: skip
             written = self._commits.write(
-                batch,
-                self._metadata(),
-                announcements=announcements,
-                expected_head=expected_head,
+                UnitOfWork(batch, self._metadata(), announcements, expected_head=expected_head)
             )
             self._intents.settle(batch)
             if event is not None:
@@ -314,7 +313,8 @@ class Session:
             dedup_key=dedup_key,
         )
         claim = None if context is None else context._claim
-        [stored] = self._commits.write({}, {}, announcements=[announcement], claim=claim).stored
+        unit = UnitOfWork(announcements=[announcement], claim=claim)
+        [stored] = self._commits.write(unit).stored
         event.id = stored.id
         return stored.deferred
 
@@ -386,6 +386,12 @@ class Session:
         loop = self._loop
         if loop is not None:
             loop.stop()
+
+    @property
+    def _stopping(self) -> bool:
+        """Whether `run` was told to stop, and waits for handlers to come to their end."""
+        loop = self._loop
+        return loop is not None and loop.stopping
 
     def _end(self) -> None:
         """Write down that the session does not run any more."""
@@ -517,12 +523,20 @@ class Session:
         self._check_open()
         if upgraders:
             self._versions.add_upgraders(upgraders)
-        migration = Migration(self._store, self._registry, self._versions)
         if dry_run:
-            return migration.preview()
+            return Migration(self._store, self._registry, self._versions).preview()
+        return self._migrate(token, force)
+
+    def _migrate(
+        self, token: str | None, force: bool = False, record: dict[str, Any] | None = None
+    ) -> MigrationResult:
+        """Apply it; with the `record` of an operator there is a commit in any case."""
         # Two threads of a session are two owners: each must wait for the other's lease.
         owner_id = f"{self.session_id}:{threading.get_ident()}"
-        result = migration.apply(owner_id, token=token, force=force, metadata=self._metadata())
+        migration = Migration(self._store, self._registry, self._versions)
+        result = migration.apply(
+            owner_id, token=token, force=force, metadata=self._metadata(), record=record
+        )
         self._make_indexes()
         return result
 
@@ -556,6 +570,8 @@ class Session:
                 self._close_later = True
                 return
             self._ran.wait()
+        for close in list(self._on_close):
+            close()
         self._closed = True
         if queued := len(self._intents):
             log.warning("session closed with %d objects queued; they were not written", queued)

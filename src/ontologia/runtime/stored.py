@@ -17,9 +17,13 @@ if TYPE_CHECKING:
 
 
 class StoredTypes:
-    """The classes of a session, and for every other type in the store one that is made for it."""
+    """The classes of a session, and for every other type in the store one that is made for it.
+
+    A type that was dropped is one of them: what was stored of it can be asked for.
+    """
 
     def __init__(self, store: Store, registry: Registry) -> None:
+        self._store = store
         self._registry = registry
         self._made: dict[TypeKey, type[Any]] = {}
         with store.inventory.read() as contents:
@@ -49,7 +53,13 @@ class StoredTypes:
         return [self._wanted((kind, name)) for kind in kinds]
 
     def _knows(self, key: TypeKey) -> bool:
-        return key in self._stored or self._registry.find(*key) is not None
+        if self._registry.find(*key) is not None:
+            return True
+        if key not in self._stored:
+            # One that was dropped has a past, which is asked for in its last version.
+            before = [each for each in self._store.list_schema_versions(*key) if not each.dropped]
+            self._stored |= {key: each for each in before[-1:]}
+        return key in self._stored
 
     def _wanted(self, key: TypeKey) -> type[Any]:
         if not self._knows(key):
@@ -85,5 +95,8 @@ class StoredTypes:
         near = difflib.get_close_matches(name, names, n=1)
         hint = f"Did you mean {near[0]}?" if near else f"There is {', '.join(names)}."
         if not names:
-            hint = f"Nothing was ever stored here as {'an' if kind == 'entity' else 'a'} {kind}."
+            hint = f"Nothing is stored here as {'an' if kind == 'entity' else 'a'} {kind}."
+        other = "relation" if kind == "entity" else "entity"
+        if kind != "type" and self._knows((other, name)):
+            hint = f"There is {'an' if other == 'entity' else 'a'} {other} of this name."
         return NotFoundError(f"the store knows no {kind} {name}", hint=hint)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ontologia.errors import ConnectionLostError
 from ontologia.runtime.acks import Acks
-from ontologia.runtime.feed import Feed
 from ontologia.runtime.keeper import Keeper, Task
 from ontologia.runtime.outage import Outage
-from ontologia.store.rows import Consumer
+from ontologia.store.rows import Claim, Consumer
 
 if TYPE_CHECKING:
     from ontologia.runtime.session import Session
@@ -21,13 +20,21 @@ log = logging.getLogger(__name__)
 _SCHEDULE_LOOK = 0.2  # seconds; an idle loop waits for the tick itself
 
 
+class Holding(Protocol):
+    """Whoever has claims whose leases are to be looked after."""
+
+    def idle(self) -> list[Claim]:
+        """What is claimed and not running."""
+        ...
+
+
 class Upkeep:
     """The tasks of one run, done by a thread of its own."""
 
     def __init__(
         self,
         session: Session,
-        feed: Feed,
+        held: Holding,
         acks: Acks,
         outage: Outage,
         consumers: dict[str, Consumer],
@@ -37,7 +44,7 @@ class Upkeep:
         self._session = session
         self._config = session.config
         self._events = session._store.events
-        self._feed = feed
+        self._held = held
         self._consumers = consumers
         self._stopping = stopping
         self._collector: threading.Thread | None = None
@@ -76,7 +83,7 @@ class Upkeep:
 
     def _renew(self) -> None:
         """What is claimed and not running keeps its lease; a running handler's is its own."""
-        waiting = self._feed.idle()
+        waiting = self._held.idle()
         if waiting:
             self._events.claims.renew(waiting, self._config.event_claim_lease_ms)
 

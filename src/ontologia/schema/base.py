@@ -63,6 +63,16 @@ class SchemaMeta(type):
     def _defined(cls) -> None:
         """Called when a class and its shape are complete, for what a kind adds to its classes."""
 
+    if not TYPE_CHECKING:  # to a type checker it would mean that a class has any attribute
+
+        def __getattr__(cls, name: str) -> Any:
+            """On an open class, a field that it does not declare is an expression too."""
+            shape = cls.__dict__.get("__shape__")
+            if shape is None or not shape.open or name.startswith("_"):
+                said = f"type object {cls.__name__!r} has no attribute {name!r}"
+                raise AttributeError(said, name=name, obj=cls)
+            return shape.expression(name)
+
     def __repr__(cls) -> str:
         return f"<class {cls.__module__}.{cls.__qualname__}>"
 
@@ -136,6 +146,8 @@ class SchemaObject(metaclass=SchemaMeta):
     # slot of its own.
     __slots__ = ("__dict__", "__weakref__", "_origin")
     __root__: ClassVar[bool] = True
+    __open__: ClassVar[bool] = False
+    """`__open__ = True` in a class: objects may have any JSON fields beside those declared."""
     __shape__: ClassVar[Shape]
 
     def __init_subclass__(cls, *, abstract: bool = False) -> None:
@@ -159,13 +171,14 @@ class SchemaObject(metaclass=SchemaMeta):
         if type(other) is not type(self):
             return False
         shape, mine, theirs = type(self).__shape__, self.__dict__, other.__dict__
-        return all(mine.get(n) == theirs.get(n) for n in (*shape.columns, *shape.fields))
+        same = all(mine.get(n) == theirs.get(n) for n in (*shape.columns, *shape.fields))
+        return same and (not shape.open or shape.undeclared(mine) == shape.undeclared(theirs))
 
     __hash__ = None  # type: ignore[assignment]  # its fields can change
 
     def __repr__(self) -> str:
-        values = self.__dict__
-        names = [*type(self).__shape__.columns, *type(self).__shape__.fields]
+        values, shape = self.__dict__, type(self).__shape__
+        names = [*shape.columns, *shape.fields, *shape.undeclared(values)]
         inside = ", ".join(f"{name}={values[name]!r}" for name in names if name in values)
         return f"{type(self).__name__}({inside})"
 
@@ -174,6 +187,12 @@ class SchemaObject(metaclass=SchemaMeta):
 
     def __reduce__(self) -> Any:
         return _restore, (type(self), dict(self.__dict__))
+
+    def _lacks(self, name: str) -> str:
+        """Why there is no value of a field that the class has."""
+        return (
+            f"this {type(self).__name__} was stored without {name!r}, and the field has no default"
+        )
 
     def _read_from(self) -> Any:
         """What the reader left with an object it made; MetadataUnavailableError if there is none."""

@@ -20,7 +20,12 @@ class TypeDiff:
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     changed: tuple[tuple[str, Any, Any], ...] = ()
-    """Field or part, before, after; `key`, `left` and `right` stand for the type's own."""
+    """Field or part, before, after; `(key)`, `(left)`, `(right)`, `(open)` stand for the type's own."""
+
+    @property
+    def opens(self) -> bool:
+        """Whether all that changes is that objects may have more fields: then they stay as they are."""
+        return not (self.added or self.removed) and self.changed == (("(open)", False, True),)
 
     def __str__(self) -> str:
         parts = [f"+{name}" for name in self.added] + [f"-{name}" for name in self.removed]
@@ -41,7 +46,7 @@ def diff_specs(stored: TypeSpec, current: TypeSpec, from_version: int) -> TypeDi
         for name in sorted(stored.fields.keys() & current.fields.keys())
         if stored.fields[name] != current.fields[name]
     ]
-    for part in ("key", "left", "right"):
+    for part in ("key", "left", "right", "open"):
         before, after = getattr(stored, part), getattr(current, part)
         if before != after:
             changed.append((f"({part})", before, after))
@@ -85,7 +90,7 @@ class FieldChange(NamedTuple):
 def field_changes(before: TypeSpec | None, after: TypeSpec | None) -> list[FieldChange]:
     """What changed from one version to the next, for readers; None is a type that is not there.
 
-    `(key)`, `(left)` and `(right)` stand for the type's own.
+    `(key)`, `(left)`, `(right)` and `(open)` stand for the type's own.
     """
     old, new = _parts(before), _parts(after)
     return [
@@ -100,4 +105,5 @@ def _parts(spec: TypeSpec | None) -> dict[str, str]:
         return {}
     fields = {name: type_words(_type(described)) for name, described in spec.fields.items()}
     ends = {f"({part})": getattr(spec, part) for part in ("key", "left", "right")}
-    return fields | {part: name for part, name in ends.items() if name is not None}
+    own = {part: name for part, name in ends.items() if name is not None}
+    return fields | own | ({"(open)": "yes"} if spec.open else {})

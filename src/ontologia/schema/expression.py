@@ -13,6 +13,7 @@ from typing import Any, Generic, Literal, NamedTuple, NoReturn, TypeAlias, TypeV
 
 from ontologia.errors import QueryError, QueryTypeError
 from ontologia.schema.fieldtype import ANY, FieldType, Kind
+from ontologia.schema.pattern import check_pattern
 
 T = TypeVar("T")
 Side: TypeAlias = Literal["own", "left", "right"]
@@ -30,6 +31,7 @@ class Path(NamedTuple):
     owner: str
     """Name of the type whose class was used to write it."""
     field: str
+    """Empty for one that the class does not declare: its name is the first of `steps`."""
     kind: Kind
     side: Side = "own"
     """`own`, or the end of a relation where the object with this field stands."""
@@ -44,7 +46,8 @@ class Path(NamedTuple):
     def label(self) -> str:
         """The path as a person would write it."""
         start = self.owner if self.side == "own" else f"{self.side}({self.owner})"
-        text = f"{start}.{self.field}" + "".join(f"[{step!r}]" for step in self.steps)
+        names = [step for step in (self.field, *self.steps) if step != ""]
+        text = ".".join(map(str, (start, *names[:1]))) + "".join(f"[{n!r}]" for n in names[1:])
         return text if self.each is None else f"{text}.any_path({'.'.join(map(str, self.each))!r})"
 
 
@@ -89,6 +92,14 @@ class Match(Condition):
     path: Path
     op: MatchOp
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Like(Condition):
+    path: Path
+    pattern: str
+    fold: bool
+    """Whether a letter of ASCII matches its other case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +188,17 @@ class Expr(Generic[T]):
     def contains(self, text: str) -> Condition:
         """Text that holds this; case counts, and `%` and `_` are themselves."""
         return self._match("contains", text)
+
+    def like(self, pattern: str) -> Condition:
+        """Text of this SQL pattern: `%` is any text, `_` one character; case counts.
+
+        A backslash before a character makes it stand for itself.
+        """
+        return self._like(pattern, fold=False)
+
+    def ilike(self, pattern: str) -> Condition:
+        """Like `like`, but ASCII letters match in either case; other letters only in their own."""
+        return self._like(pattern, fold=True)
 
     def is_null(self) -> Condition:
         """Missing, or JSON null."""
@@ -278,11 +300,18 @@ class Expr(Generic[T]):
         return self._type.literal(value, self)
 
     def _match(self, op: MatchOp, text: str) -> Condition:
+        return Match(self._path, op, self._text(op, text))
+
+    def _like(self, pattern: str, *, fold: bool) -> Condition:
+        text = self._text("ilike" if fold else "like", pattern)
+        return Like(self._path, check_pattern(text, self._path.label), fold)
+
+    def _text(self, op: str, text: str) -> str:
         if str not in self._type.accepts:
             raise QueryTypeError(f"{self._path.label} is not text; {op}() cannot look into it")
         if not isinstance(text, str):
             raise QueryTypeError(f"{self._path.label}.{op}() takes text, got {text!r}")
-        return Match(self._path, op, ANY.literal(text, self._path.label))
+        return str(ANY.literal(text, self._path.label))
 
     def _is_bool(self, expected: bool) -> Condition:
         if self._path.kind not in ("bool", "json"):

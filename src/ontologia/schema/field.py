@@ -101,7 +101,4 @@ class Field(Generic[T]):
         def __get__(self, obj: object | None, owner: Any) -> Any:
             if obj is None:
                 return owner.__shape__.expression(self.name)
-            raise AttributeError(
-                f"this {owner.__name__} was stored without {self.name!r}, "
-                f"and the field has no default"
-            )
+            raise AttributeError(obj._lacks(self.name))

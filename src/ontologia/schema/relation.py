@@ -161,6 +161,8 @@ class _Endpoint:
         self._side: Literal["left", "right"] = side
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # Python's own questions, which an open class would answer
+            raise AttributeError(name)
         shape = self._relation.end(self._side)
         return shape.expression(name, self._side, self._relation.name)
 

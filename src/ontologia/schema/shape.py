@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, TypeAlias
 
 from annotated_types import Ge, Le
@@ -20,7 +20,7 @@ from ontologia.errors import DefinitionError, InvalidValueError, QueryError
 from ontologia.schema.annotations import resolve_fields
 from ontologia.schema.expression import Column, Expr, Path, Side
 from ontologia.schema.field import MISSING, Field
-from ontologia.schema.fieldtype import FieldType, field_type, name_of
+from ontologia.schema.fieldtype import ANY, FieldType, field_type, name_of
 
 TypeKind: TypeAlias = Literal["entity", "relation", "event"]
 ENDS: tuple[Literal["left", "right"], ...] = ("left", "right")
@@ -55,6 +55,8 @@ class Shape:
         self.name: str = cls.__name__
         self.fields = fields
         self.abstract = abstract
+        self.open: bool = cls.__open__
+        """Whether objects may have JSON fields beside those that are declared."""
         self.columns = ("left_key", "right_key") if self.kind == "relation" else ()
         """The keys an instance has beside its fields."""
         self.key: str | None = None
@@ -72,11 +74,19 @@ class Shape:
     def __repr__(self) -> str:
         return f"<shape of {self.kind} {self.name}>"
 
+    def rename(self, name: str) -> None:
+        """Be stored under another name than the class has; only before it is used."""
+        self.name = name
+        self._expressions.clear()
+        self._check_definition()
+
     # -- the definition ---------------------------------------------------------------------
 
     def _check_definition(self) -> None:
-        for name in (self.name, *self.fields):
-            if not name.isidentifier() or len(name) > _LONGEST_NAME:
+        # An entity's name may have dots, as `logistics.shipment` has.
+        parts = self.name.split(".") if self.kind == "entity" else [self.name]
+        for name in (*parts, *self.fields):
+            if not name.isidentifier() or max(len(name), len(self.name)) > _LONGEST_NAME:
                 raise DefinitionError(
                     f"{self.name!r:.300} names something {name!r:.300}; names are identifiers "
                     f"of at most {_LONGEST_NAME} characters"
@@ -123,6 +133,10 @@ class Shape:
         self.instance_key = instance[0] if instance else None
 
     def _check_event(self) -> None:
+        if self.open:
+            raise DefinitionError(
+                f"{self.name}: an event has the fields it declares, and no others"
+            )
         for name, field in self.fields.items():
             if field.primary_key or field.instance_key or field.index:
                 raise DefinitionError(
@@ -227,6 +241,9 @@ class Shape:
         ends: dict[str, str] = {}
         if self.kind == "relation":
             values, ends = self._take_ends(values)
+        undeclared = self._take_undeclared(values) if self.open else {}
+        if undeclared:
+            values = {name: value for name, value in values.items() if name not in undeclared}
         try:
             checked: dict[str, Any] = self._validator[1].validate_python(values).__dict__
         except ValidationError as error:
@@ -234,7 +251,7 @@ class Shape:
         key = self.key or self.instance_key
         if key is not None:
             self.key_text(checked[key])
-        return checked | ends if ends else checked
+        return checked | undeclared | ends if self.open or ends else checked
 
     def checked(self, values: dict[str, Any]) -> dict[str, Any]:
         """The fields of a new event, converted and complete; pydantic's ValidationError otherwise."""
@@ -255,6 +272,26 @@ class Shape:
                 except (ValueError, TypeError, ArithmeticError) as error:
                     raise InvalidValueError(f"{self.name}.{name}: {error}") from error
         return self.checked(stored)
+
+    def _take_undeclared(self, values: dict[str, Any]) -> dict[str, Any]:
+        """The fields that an open class lets in unseen, each found to be JSON."""
+        return {
+            name: self._undeclared(name, value)
+            for name, value in values.items()
+            if name not in self.fields
+        }
+
+    def _undeclared(self, name: str, value: Any) -> Any:
+        if not isinstance(name, str) or not name:
+            raise InvalidValueError(f"{self.name}: a field's name is text, got {name!r}")
+        if any(name in base.__dict__ for base in self.cls.__mro__):
+            raise InvalidValueError(
+                f"{self.name}.{name}: the name is taken by the class itself",
+                hint=f"Call the field something else, for example {name}_.",
+            )
+        codec.check(name, f"{self.name}: a field's name")
+        codec.check(value, f"{self.name}.{name}")
+        return value
 
     def _take_ends(self, values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
         rest, ends = dict(values), dict[str, str]()
@@ -302,6 +339,8 @@ class Shape:
         if self.kind == "relation" and name in ("left_key", "right_key"):
             return self.end_key(name.removesuffix("_key"), value)
         if name not in self.fields:
+            if self.open:
+                return self._undeclared(name, value)
             raise AttributeError(f"{self.name} has no field {name!r}")
         try:
             checked = _assign(self._validator[0], name, value)
@@ -376,6 +415,11 @@ class Shape:
         # An instance may hold more than its fields: the values of cached properties, for one.
         exact = not self._copies and len(values) == len(self.stored)
         stored = values if exact else {name: values[name] for name in self.stored}
+        if self.open and not exact:
+            undeclared = self.undeclared(values)
+            if not codec.storable(undeclared):
+                codec.check(undeclared, self.name)
+            stored |= undeclared
         for name, encode in self._encoders:
             if stored[name] is not None:
                 stored[name] = self._encoded(name, encode, stored[name])
@@ -383,6 +427,27 @@ class Shape:
             if not codec.storable(stored[name]):
                 codec.check(stored[name], f"{self.name}.{name}")
         return stored
+
+    def undeclared(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """What an object of an open class holds beside its declared fields; {} of any other."""
+        if not self.open:
+            return {}
+        return {
+            name: value
+            for name, value in values.items()
+            if name not in self.fields and name not in self.columns and name not in self._cached
+        }
+
+    @functools.cached_property
+    def _cached(self) -> frozenset[str]:
+        """What the class computes and keeps with an instance's fields."""
+        found = (base.__dict__.items() for base in self.cls.__mro__)
+        return frozenset(
+            name
+            for items in found
+            for name, value in items
+            if isinstance(value, functools.cached_property)
+        )
 
     def _encoded(self, name: str, encode: Callable[[Any], Any], value: Any) -> Any:
         try:
@@ -403,9 +468,11 @@ class Shape:
     def adapt(self, fields: dict[str, Any]) -> dict[str, Any]:
         """Decode fields that another version of the program wrote.
 
-        Names the class does not know are left out, and a missing one gets its default.
+        Names the class does not know are left out, unless it is open, and a missing one gets its
+        default.
         """
         adapted = {name: fields[name] for name in self.stored if name in fields}
+        adapted |= self.undeclared(fields)
         for name, decode in self.decoders:
             if adapted.get(name) is not None:
                 adapted[name] = decode(adapted[name])
@@ -436,12 +503,22 @@ class Shape:
 
     # -- the class as a question ------------------------------------------------------------------
 
+    def has(self, name: str) -> bool:
+        """Whether objects have, or may have, a field of this name."""
+        return name in self.fields or self.open
+
     def expression(self, name: str, side: Side = "own", owner: str | None = None) -> Expr[Any]:
         """The field `name` as something to filter by; `side` when seen from a relation."""
+        if self.open and not self._declares(name):
+            # Not kept: there is no end to the names that may be asked for.
+            return Expr(Path(owner or self.name, "", "json", side), ANY)[name]
         place = (name, side, owner)
         if place not in self._expressions:
             self._expressions[place] = self._expression(name, side, owner or self.name)
         return self._expressions[place]
+
+    def _declares(self, name: str) -> bool:
+        return name in self.fields or name in self.columns
 
     def _expression(self, name: str, side: Side, owner: str) -> Expr[Any]:
         if self.kind == "relation" and name in ("left_key", "right_key"):

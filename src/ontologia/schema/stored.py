@@ -59,7 +59,7 @@ def plain(shape: Shape, values: Mapping[str, Any]) -> dict[str, Any]:
         value = values.get(name)
         encode = shape.types[name].encode
         found[name] = value if value is None or encode is None else encode(value)
-    return found
+    return found | shape.undeclared(values)
 
 
 def unknown_entity(name: str) -> type[Entity]:
@@ -74,6 +74,7 @@ def _made(spec: TypeSpec, base: Any, **key: bool) -> type[Any]:
         "__doc__": f"The {spec.kind} {spec.name}, as it is stored.",
         "__annotations__": annotations,
         "__spec__": spec,
+        "__open__": spec.open,
     }
     for name, described in spec.fields.items():
         annotation = annotation_of(_type(spec, name, described))

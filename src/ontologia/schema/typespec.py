@@ -15,8 +15,8 @@ from ontologia.schema.shape import Shape
 class TypeSpec:
     """What of a class decides whether stored objects fit it.
 
-    Names and types of the fields, which of them is the key, and the ends of a relation. Defaults
-    and indexes are left out: changing them changes no stored object.
+    Names and types of the fields, which of them is the key, the ends of a relation, and whether
+    there may be more fields. Defaults and indexes are left out: changing them changes no stored object.
     """
 
     kind: str
@@ -25,6 +25,8 @@ class TypeSpec:
     key: str | None = None
     left: str | None = None
     right: str | None = None
+    open: bool = False
+    """Whether objects may have other fields as well; said in the JSON only where it is so."""
 
     def to_json(self) -> str:
         """Canonical JSON; equal specs give equal text whatever order the fields are written in."""
@@ -37,6 +39,7 @@ class TypeSpec:
                 "left": self.left,
                 "right": self.right,
             }
+            | ({"open": True} if self.open else {})
         )
 
     @classmethod
@@ -52,6 +55,7 @@ class TypeSpec:
             data.get("key"),
             data.get("left"),
             data.get("right"),
+            data.get("open") is True,
         )
 
     @property
@@ -79,4 +83,5 @@ def spec_of(shape: Shape) -> TypeSpec:
         key=shape.key or shape.instance_key,
         left=left.name if left else None,
         right=right.name if right else None,
+        open=shape.open,
     )

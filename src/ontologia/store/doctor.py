@@ -63,7 +63,8 @@ CHECKS = (
         "unconsumed",
         Severity.warning,
         "events that nobody consumes; they are never collected",
-        "Run a handler for them, or: ontologia events cleanup --before 30d",
+        "Run a handler for them. ontologia events cleanup --before 30d deletes them, with all else "
+        "in the namespace that is as old; --dry-run counts it.",
     ),
     Check(
         "unseen_consumers",

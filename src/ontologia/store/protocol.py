@@ -23,6 +23,7 @@ from ontologia.schema.event import Event
 from ontologia.store.database import Tx
 from ontologia.store.inventory import Inventory
 from ontologia.store.provenance import Provenance
+from ontologia.store.replies import Replies
 from ontologia.store.rows import (
     Announcement,
     Batch,
@@ -199,6 +200,11 @@ class Store(Protocol):
     @property
     def provenance(self) -> Provenance:
         """Where a value, a commit or an event comes from."""
+        ...
+
+    @property
+    def replies(self) -> Replies:
+        """What was answered to requests that came with a key of their own."""
         ...
 
     # -- the lease on long writes -------------------------------------------------------------

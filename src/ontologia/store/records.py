@@ -10,6 +10,7 @@ from ontologia.store.database import Database
 from ontologia.store.inventory import Inventory
 from ontologia.store.protocol import StateReader
 from ontologia.store.provenance import Provenance, commit_of
+from ontologia.store.replies import Replies
 from ontologia.store.rows import TOMBSTONE, CommitRow, RawChange, StoredType
 
 if TYPE_CHECKING:
@@ -32,6 +33,10 @@ class Records:
     @property
     def provenance(self) -> Provenance:
         return Provenance(self._records, self.events._sql)
+
+    @property
+    def replies(self) -> Replies:
+        return Replies(self._records, self.events._sql, self.events._clock)
 
     def read(self) -> AbstractContextManager[StateReader]:
         """A snapshot."""

@@ -20,7 +20,12 @@ from typing import IO, Any, Literal, NamedTuple, TypeAlias
 import orjson
 
 from ontologia import codec
-from ontologia.errors import ImportConflictError, OntologiaError, TransferError
+from ontologia.errors import (
+    ImportConflictError,
+    OntologiaError,
+    SchemaOutdatedError,
+    TransferError,
+)
 from ontologia.runtime.commits import check_head
 from ontologia.runtime.session import Session
 from ontologia.runtime.transfer.lines import Header, Line, read_header, read_object
@@ -150,9 +155,11 @@ class _Importing:
 
     @contextmanager
     def _naming(self, number: int) -> Generator[None]:
-        """An error names the line."""
+        """An error names the line, unless it is about the program."""
         try:
             yield
+        except SchemaOutdatedError:
+            raise
         except OntologiaError as error:
             raise TransferError(
                 f"{self._source}, line {number}: {error.args[0]}; nothing was written",

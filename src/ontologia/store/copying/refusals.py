@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ontologia.errors import CopyError
+from ontologia.errors import CopyError, NotFoundError
 from ontologia.store.copying.tables import Table
 
 
@@ -16,7 +16,7 @@ def same_store(shown: str) -> CopyError:
     )
 
 
-class NoStore(CopyError):
+class NoStore(CopyError, NotFoundError):
     """There is nothing to copy."""
 
     def __init__(self, shown: str, why: str) -> None:

@@ -51,6 +51,7 @@ TABLES = (
     Table("event_claims", "event_id, handler_id"),
     Table("attempts", "event_id, handler_id, attempt"),
     Table("dead_letters", "id"),
+    Table("replies", "namespace, key"),
 )
 LEFT_OUT = {
     "locks": "whoever holds one writes to the source",

@@ -131,25 +131,35 @@ class Operations:
     # -- taking back --------------------------------------------------------------------------
 
     def cancel_event(self, tx: Tx, namespace: str, event_id: str) -> dict[str, Any] | None:
-        """Take an event out of the log that no consumer has started; what it was, None if unknown.
+        """Take an event out of the log; what it was, None if unknown.
 
-        AlreadyStartedError if one has: what is done cannot be taken back. Its dedup_key is free
-        again, as after the cancelling of a deferred one.
+        It may have failed, and wait to be tried again: `failed` has the attempts of each consumer
+        and its last error. AlreadyStartedError if a session has it at this moment, or a consumer
+        has finished or buried it: what is done cannot be taken back. Its dedup_key is free again,
+        as after the cancelling of a deferred one.
         """
         event = self._events.get(tx, event_id)
         if event is None or event.namespace != namespace:
             return None
         free = self._retention.is_free(tx, event_id)
-        claims = tx.all(self._sql["claims_of"], {"ids": codec.encode_checked([event_id])})
-        begun = [claim[1] for claim in claims if _begun(claim)]
-        if begun or not free:
-            raise AlreadyStartedError(event_id, begun or [claim[1] for claim in claims])
+        listed = {"ids": codec.encode_checked([event_id])}
+        claims = [_Claim.of(row) for row in tx.all(self._sql["claims_of"], listed)]
+        ended = [claim.handler for claim in claims if claim.ended]
+        if ended or not free:
+            now = to_text(self._clock.now())
+            held = [claim.handler for claim in claims if claim.lease_until > now]
+            raise AlreadyStartedError(event_id, ended=ended, held=[] if free else held)
         self._retention.delete(tx, [event_id])
         return {
             "id": event.id,
             "type": event.type,
             "payload": readable(event.payload),
             "created_at": event.created_at,
+            "failed": {
+                claim.handler: {"attempts": claim.attempts, "last_error": claim.last_error}
+                for claim in claims
+                if claim.attempts
+            },
         }
 
     def cancel_deferred(self, tx: Tx, namespace: str, number: int) -> dict[str, Any] | None:
@@ -181,7 +191,16 @@ class Operations:
         return None if row is None else int(row[0])
 
 
-def _begun(claim: Sequence[Any]) -> bool:
-    """Whether a claim, as `claims_of` gives it, was ever started or has ended."""
-    attempts, started_at, ack_at, dead_lettered_at = claim[3], claim[6], claim[9], claim[10]
-    return bool(attempts or started_at or ack_at or dead_lettered_at)
+class _Claim(NamedTuple):
+    """What one consumer has done with an event so far."""
+
+    handler: str
+    attempts: int
+    last_error: str | None
+    lease_until: str
+    ended: bool
+
+    @classmethod
+    def of(cls, row: Sequence[Any]) -> _Claim:
+        """From a row of `claims_of`."""
+        return cls(row[1], row[3], row[4], row[7], ended=bool(row[9] or row[10]))

@@ -12,6 +12,7 @@ from ontologia.delivery.dead_letter import EventDeadLetter
 from ontologia.delivery.lifetimes import instant_before
 from ontologia.errors import InvalidValueError
 from ontologia.store.database import Database, Tx
+from ontologia.store.replies import MOST_PRUNED, Replies
 
 log = logging.getLogger(__name__)
 _PORTION = 1_000
@@ -30,6 +31,7 @@ class Retention:
         self._sql = sql
         self._clock = clock
         self._ttl = timedelta(milliseconds=session_ttl_ms)
+        self._replies = Replies(database, sql, clock)
 
     def collect(
         self, namespace: str, retention: timedelta, stop: Callable[[], bool] = lambda: False
@@ -37,7 +39,8 @@ class Retention:
         """Delete events older than this that all their consumers have finished; how many.
 
         A consumer not seen for that long is not waited for, and a warning names it. Events
-        without any consumer are kept, except the store's own word of dead letters.
+        without any consumer are kept, except the store's own word of dead letters. Replies of that
+        age go with them.
         """
         now = self._clock.now()
         before = to_text(now - retention)
@@ -53,6 +56,7 @@ class Retention:
                 since = {"seen_since": seen_since, "now": to_text(now)}
                 deleted += self._delete(ids, "finished", place | since)
         self._delete_records(namespace, now - max(retention, _DAY))
+        self._delete_replies(namespace, now - retention, stop)
         return deleted
 
     def _seen_since(self, namespace: str, retention: timedelta) -> str:
@@ -75,6 +79,13 @@ class Retention:
             deferred = {"namespace": namespace, "before": before.timestamp()}
             tx.run(self._sql["delete_deferred"], deferred)
 
+    def _delete_replies(self, namespace: str, before: datetime, stop: Callable[[], bool]) -> None:
+        """Replies to requests, in portions."""
+        portion = MOST_PRUNED
+        while portion == MOST_PRUNED and not stop():
+            with self._database.write(durable=False) as tx:
+                portion = self._replies.prune(tx, namespace, before)
+
     def cleanup(
         self,
         namespace: str,
@@ -85,6 +96,25 @@ class Retention:
 
         `progress` is told how many each portion was.
         """
+        limit, now = self._limit(before), to_text(self._clock.now())
+        deleted = 0
+        for event_type in self._types(namespace):
+            for ids in self._old(namespace, event_type, limit):
+                portion = self._delete(ids, "unleased", {"now": now})
+                progress(portion)
+                deleted += portion
+        return deleted
+
+    def count_old(self, namespace: str, before: datetime | timedelta) -> dict[str, int]:
+        """How many events of each type are from before a time. Reads only."""
+        limit = self._limit(before)
+        counts = {
+            event_type: sum(len(ids) for ids in self._old(namespace, event_type, limit))
+            for event_type in self._types(namespace)
+        }
+        return {event_type: count for event_type, count in counts.items() if count}
+
+    def _limit(self, before: datetime | timedelta) -> str:
         if isinstance(before, timedelta):
             try:
                 before = self._clock.now() - before
@@ -94,14 +124,7 @@ class Retention:
             raise InvalidValueError(
                 f"before takes an aware datetime, or a timedelta of age, got {before!r}"
             )
-        limit, now = to_text(before), to_text(self._clock.now())
-        deleted = 0
-        for event_type in self._types(namespace):
-            for ids in self._old(namespace, event_type, limit):
-                portion = self._delete(ids, "unleased", {"now": now})
-                progress(portion)
-                deleted += portion
-        return deleted
+        return to_text(before)
 
     def _types(self, namespace: str) -> list[str]:
         rows = self._database.all(self._sql["event_types"], {"namespace": namespace})

@@ -171,6 +171,10 @@ class Compiler(Conditions):
     def _contains(self, value: str, text: str) -> str:
         return f"strpos({value}, {self.bind(text)}) > 0"
 
+    def _fits(self, value: str, pattern: str, fold: bool) -> str:
+        # The backslash is the escape anyway. Of the collation "C", ILIKE folds ASCII letters alone.
+        return f"{value} {'ILIKE' if fold else 'LIKE'} {self.bind(pattern)}"
+
     def _if_text(self, path: Path, test: str) -> str:
         return f"CASE WHEN {self.json_type(path)} = 'string' THEN {test} END"
 

@@ -18,8 +18,9 @@ from ontologia.store.postgres.database import Database, Tx, lock_key
 from ontologia.store.postgres.place import qualified
 from ontologia.store.unfinished import unfinished
 
-LAYOUT = 3
-"""1 had events alone, 2 no indexes for `why` and `trace`. Every step can run again without harm, so one list is all upgrades."""
+LAYOUT = 4
+"""1 had events alone, 2 no indexes for `why` and `trace`, 3 no replies. Every step can run again
+without harm, so one list is all upgrades."""
 PARTS = (
     "schema",
     "commits",
@@ -32,6 +33,7 @@ PARTS = (
     "sessions",
     "events",
     "claims",
+    "replies",
     "layout",
 )
 _PATIENCE = 60_000  # milliseconds: whoever makes the tables is soon done

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _PACKAGE = "ontologia.store.postgres"
 _STATE = statements(_PACKAGE, "state.sql", "types.sql", "locks.sql")
-_EVENTS = statements(_PACKAGE, "events.sql", "claims.sql", "sessions.sql")
+_EVENTS = statements(_PACKAGE, "events.sql", "claims.sql", "sessions.sql", "replies.sql")
 # Asked now and then, of all there is: these are planned anew each time.
 _OPERATION = statements(_PACKAGE, "listings.sql", "retention.sql", "check.sql")
 
@@ -72,6 +72,7 @@ class PostgresStore(Records):
         hot["insert_event"].bulk = hot["insert_events"]
         hot["insert_incoming"].bulk = hot["insert_incomings"]
         hot["insert_incoming"].proof = hot["has_event"]
+        hot["insert_reply"].proof = hot["get_reply"]
         hot["insert_deferred"].proof = hot["has_deferred"]
         events = {**hot, **qualified(_OPERATION, place.schema)}
         self.events = SqlEventStore(

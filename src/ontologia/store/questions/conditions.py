@@ -22,12 +22,14 @@ from ontologia.schema.expression import (
     In,
     IsBool,
     IsNull,
+    Like,
     Match,
     Not,
     Or,
     Path,
     Step,
 )
+from ontologia.schema.pattern import fixed_start
 
 OPERATORS: dict[CompareOp, str] = {
     "==": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="
@@ -125,6 +127,10 @@ class Conditions(ABC):
     def _contains(self, value: str, text: str) -> str: ...
 
     @abstractmethod
+    def _fits(self, value: str, pattern: str, fold: bool) -> str:
+        """Whether a text has this SQL pattern; `fold` lets ASCII letters match in either case."""
+
+    @abstractmethod
     def _match_value(self, path: Path, text: str) -> tuple[str, str]:
         """The text at `path`, and in the form to look for its beginning."""
 
@@ -153,6 +159,8 @@ class Conditions(ABC):
                 return self._leaf(path, lambda p: self._in(p, values), negated)
             case Match(path, how, text):
                 return self._leaf(path, lambda p: self._match(p, how, text), negated)
+            case Like(path, pattern, fold):
+                return self._leaf(path, lambda p: self._like(p, pattern, fold), negated)
             case IsNull(path, expected):
                 test = "IS NULL" if expected else "IS NOT NULL"
                 return self._leaf(path, lambda p: self._is_null(p, test), negated)
@@ -205,15 +213,24 @@ class Conditions(ABC):
         value, start = self._match_value(path, text)
         test = f"{value} = {value}"  # true, or NULL where there is nothing
         if op == "startswith" and text:
-            test = f"{start} >= {self.bind(text)}"
-            after = next_text(text)
-            if after is not None:
-                test = f"({test} AND {start} < {self.bind(after)})"
+            test = self._starts_with(start, text)
         elif op == "endswith" and text:
             test = self._ends_with(value, text)
         elif text:
             test = self._contains(value, text)
         return self._if_text(path, test) if path.kind == "json" else test
+
+    def _like(self, path: Path, pattern: str, fold: bool) -> str:
+        beginning = "" if fold else fixed_start(pattern)
+        value, start = self._match_value(path, beginning)
+        test = self._fits(value, pattern, fold)
+        if beginning:  # said apart, because only this is found by an index
+            test = f"({self._starts_with(start, beginning)} AND {test})"
+        return self._if_text(path, test) if path.kind == "json" else test
+
+    def _starts_with(self, value: str, text: str) -> str:
+        test, after = f"{value} >= {self.bind(text)}", next_text(text)
+        return test if after is None else f"({test} AND {value} < {self.bind(after)})"
 
 
 def literal(text: str) -> str:

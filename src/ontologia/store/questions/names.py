@@ -10,7 +10,7 @@ _LONGEST = 63  # PostgreSQL cuts off what is longer
 def index_name(kind: str, type_name: str, field: str, value_kind: str) -> str:
     """A name for the index of a field: readable where the names are plain, and always unique."""
     mark = hashlib.sha256(f"{type_name}.{field}.{value_kind}".encode()).hexdigest()
-    plain = f"{type_name}_{field}"
+    plain = f"{type_name}_{field}".replace(".", "_")
     return f"idx_{kind}_{plain}_{mark[:8]}" if plain.isascii() else f"idx_{kind}_{mark[:24]}"
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from ontologia import codec
 from ontologia.schema.expression import CompareOp, Path
+from ontologia.schema.pattern import pieces
 from ontologia.store.questions.conditions import OPERATORS, Conditions, Doc, json_path, literal
 
 
@@ -135,8 +136,23 @@ class Compiler(Conditions):
     def _contains(self, value: str, text: str) -> str:
         return f"instr({value}, {self.bind(text)}) > 0"
 
+    def _fits(self, value: str, pattern: str, fold: bool) -> str:
+        # LIKE folds ASCII letters, and those alone; GLOB counts case.
+        if fold:
+            return f"{value} LIKE {self.bind(pattern)} ESCAPE '\\'"
+        return f"{value} GLOB {self.bind(glob(pattern))}"
+
     def _if_text(self, path: Path, test: str) -> str:
         return f"CASE WHEN {self.json_type(path)} = 'text' THEN {test} END"
+
+
+def glob(pattern: str) -> str:
+    """An SQL pattern as one for GLOB, which has no escape but a set of one character."""
+    wild = {"%": "*", "_": "?"}
+    return "".join(
+        wild[character] if is_wild else f"[{character}]" if character in "*?[" else character
+        for character, is_wild in pieces(pattern)
+    )
 
 
 def decimal_index(value: str) -> str:

@@ -12,7 +12,7 @@ from ontologia.store.named import statements
 from ontologia.store.sqlite.database import Database, Tx
 from ontologia.store.unfinished import MARK, unfinished
 
-LAYOUT = 3
+LAYOUT = 4
 SQL = statements("ontologia.store.sqlite", "layout.sql")
 PARTS = (
     "commits",
@@ -25,6 +25,7 @@ PARTS = (
     "sessions",
     "events",
     "claims",
+    "replies",
     "layout",
 )
 _TYPES = statements("ontologia.store.sqlite", "types.sql")

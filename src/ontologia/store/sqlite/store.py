@@ -44,6 +44,7 @@ _EVENTS = statements(
     "retention.sql",
     "sessions.sql",
     "check.sql",
+    "replies.sql",
 )
 
 

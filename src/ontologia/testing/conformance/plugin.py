@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ import pytest
 from hypothesis import settings
 
 from ontologia import OntologiaConfig, Session
+from ontologia.queues import CarefulQueue
 from ontologia.store.events.store import SqlEventStore
 from ontologia.store.open import WithEvents, open_event_store
 from ontologia.testing import ManualClock
@@ -27,6 +29,7 @@ from ontologia.testing.conformance.backends import (
     SQLite,
     postgres_server,
 )
+from ontologia.testing.conformance.queue_world import PROVIDERS, InMemory, InStore, Provider
 
 if TYPE_CHECKING:
     from ontologia.testing.conformance.schemas import Postgres
@@ -199,3 +202,30 @@ def change(event_store: SqlEventStore, direct: Callable[..., list[Any]]) -> Call
         return len(direct(f"{statement} RETURNING 1"))
 
     return run
+
+
+# -- queues ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def inmemory(clock: ManualClock) -> Iterator[InMemory]:
+    with closing(InMemory(clock)) as provider:
+        yield provider
+
+
+@pytest.fixture(params=[*PROVIDERS, *NAMES])
+def queues(
+    request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path
+) -> Iterator[Provider]:
+    """Each provider of queues in turn; over a store, each backend."""
+    found = request.getfixturevalue(request.param)
+    if request.param not in NAMES:
+        yield found
+        return
+    with found.store(tmp_path) as uri, closing(InStore(uri, clock)) as provider:
+        yield provider
+
+
+@pytest.fixture
+def queue(queues: Provider) -> CarefulQueue:
+    return queues.open()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import string
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta, timezone
@@ -94,7 +95,7 @@ KEYS = {
 
 # Small pools, so that random questions meet random data; now and then anything at all.
 TEXTS = ["a", "ab", "A", "", "a%", "a_b", "b'", 'b"', "\\", "é", "e\u0301", "🦊", "a🦊", "\ufffd"]
-TEXTS += ["\U0010ffff", "\ud7ff", "5", "true", "null", "\t"]
+TEXTS += ["\U0010ffff", "\ud7ff", "5", "true", "null", "\t", "a*b", "[a]?", "K\u212a\u0130\u017f"]
 INTS = [0, 1, 2, 5, -1, 2**53 + 1, 2**63 - 1, -(2**63)]
 FLOATS = [0.0, -0.0, 1.0, 5.0, 0.1, -2.5, 1e16, 2.0**53, 5e-324, 1e300, -1e300, 1 / 3]
 DECIMALS = [Decimal(text) for text in ("0", "-0", "1", "1.0", "9", "10", "1E+1", "0.1", "-2.50")]
@@ -146,7 +147,42 @@ ORDERED: dict[str, Callable[[Any, Any], bool]] = {
     ">=": operator.ge,
 }
 COMPARED = ORDERED | {"==": operator.eq, "!=": operator.ne}
+
+
+def like(found: str, pattern: str) -> bool:
+    """Whether a text has an SQL pattern: the places in it that the pattern may have come to."""
+    places, characters = {0}, iter(pattern)
+    for character in characters:
+        if character == "%":
+            places = {place for start in places for place in range(start, len(found) + 1)}
+            continue
+        wanted = next(characters) if character == "\\" else character
+        any_one = character == "_"
+        places = {
+            place + 1
+            for place in places
+            if place < len(found) and (any_one or found[place] == wanted)
+        }
+    return len(found) in places
+
+
+def ilike(found: str, pattern: str) -> bool:
+    folded = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
+    return like(found.translate(folded), pattern.translate(folded))
+
+
+def any_pattern(random: Random, text: str) -> str:
+    """A pattern that often fits this text."""
+    parts = ["%"] if random.random() < 0.3 else []
+    for character in text:
+        kept = "\\" + character if character in "%_\\" else character
+        parts.append(random.choice([kept, kept, kept.swapcase(), "_", "%", "", "\\" + character]))
+    return "".join(parts) + random.choice(["", "", "%", "_", "\\%", "*", "?", "["])
+
+
+LIKE = {"like": like, "ilike": ilike}
 TEXTUAL = {"startswith": str.startswith, "endswith": str.endswith, "contains": str.__contains__}
+TEXTUAL |= LIKE
 ALL_OPS = (*COMPARED, *TEXTUAL, "in_", "is_null", "is_not_null", "is_true", "is_false")
 
 
@@ -709,6 +745,8 @@ def leaves(draw: Any, where: list[Spot], history: History, ops: Container[str] =
     there = _there(term, where, history)
     if op in TEXTUAL:
         text = draw(st.sampled_from([v for v in there if isinstance(v, str)] + TEXTS))
+        if op in LIKE:
+            return Leaf(term, op, any_pattern(Random(draw(st.integers(0, 2**32))), text))
         start = draw(st.integers(0, len(text)))
         return Leaf(term, op, draw(st.sampled_from([text[start:], text[:start]])))
     literal = st.sampled_from(kind.pool if kind.literals is None else kind.literals)

@@ -80,7 +80,8 @@ def test_a_comparison_matches_the_values_it_says(sizes, condition, expected):
     "condition",
     [
         Doc.size == 1, Doc.size != 1, Doc.size < 5, Doc.size.in_([1]), Doc.title.startswith("a"),
-        Doc.title.contains(""), Doc.draft == True,
+        Doc.title.contains(""), Doc.title.like("%"), Doc.title.ilike("a%"), Doc.draft == True,
+        Doc.data["x"].like("%"), Doc.data["x"].ilike("%"),
         Doc.data["x"] == 1, Doc.data["x"] != 1, Doc.data["x"] > 1, Doc.data["x"].contains("a"),
     ],
 )  # fmt: skip

@@ -27,10 +27,12 @@ from ontologia.testing.conformance.query_world import (
     DECIMALS,
     FLOATS,
     INTS,
+    LIKE,
     TEXTS,
     TEXTUAL,
     any_float,
     any_json,
+    any_pattern,
     any_text,
     fingerprint,
     sort_key,
@@ -148,6 +150,8 @@ class Asking:
         draw = COMPARED_WITH[kind]
         if op.startswith("is_"):
             return getattr(expr, op)()
+        if op in LIKE:
+            return getattr(expr, op)(any_pattern(self.random, _text(self.random)))
         if op in TEXTUAL:
             return getattr(expr, op)(_text(self.random))
         if op == "in_":

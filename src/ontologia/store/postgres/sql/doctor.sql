@@ -99,15 +99,29 @@ SELECT r.type_kind || ' ' || r.type_name, 1 FROM ontologia.schema_registry r
          ORDER BY v.schema_version_id DESC LIMIT 1);
 
 -- name: old_versions
--- Current objects of an older version than the current one of their type.
-SELECT kind || ' ' || name, COUNT(*) FROM (
-    SELECT 'entity' AS kind, entity_type AS name, schema_version_id AS version
-      FROM ontologia.entity_latest
-    UNION ALL
-    SELECT 'relation', relation_type, schema_version_id FROM ontologia.relation_latest) l
-  JOIN (SELECT type_kind, type_name, MAX(schema_version_id) AS newest FROM ontologia.schema_versions
-         GROUP BY type_kind, type_name) v ON v.type_kind = l.kind AND v.type_name = l.name
- WHERE COALESCE(l.version, 1) < v.newest GROUP BY kind, name;
+-- Current objects of an older version than the current one of their type. Those of before the type
+-- was opened, and was left as it is otherwise, are as they should be.
+SELECT l.kind || ' ' || l.name, SUM(l.n)::bigint
+  FROM (SELECT kind, name, version, COUNT(*) AS n FROM (
+            SELECT 'entity' AS kind, entity_type AS name,
+                   COALESCE(schema_version_id, 1) AS version FROM ontologia.entity_latest
+            UNION ALL
+            SELECT 'relation', relation_type,
+                   COALESCE(schema_version_id, 1) FROM ontologia.relation_latest) o
+         GROUP BY kind, name, version) l
+  JOIN (SELECT type_kind, type_name, MAX(schema_version_id) AS newest
+          FROM ontologia.schema_versions GROUP BY type_kind, type_name) v
+    ON v.type_kind = l.kind AND v.type_name = l.name
+ WHERE l.version < v.newest
+   AND NOT EXISTS (
+       SELECT 1 FROM ontologia.schema_versions was
+         JOIN ontologia.schema_versions now
+           ON now.type_kind = was.type_kind AND now.type_name = was.type_name
+        WHERE was.type_kind = l.kind AND was.type_name = l.name
+          AND was.schema_version_id = l.version AND now.schema_version_id = v.newest
+          AND was.schema_json <> now.schema_json
+          AND was.schema_json = replace(now.schema_json, '"open":true,', ''))
+ GROUP BY l.kind, l.name;
 
 -- name: expired_locks
 SELECT lock_name || ' of ' || owner_id, 1 FROM ontologia.locks WHERE expires_at <= %(now)s;

@@ -282,6 +282,18 @@ CREATE TABLE IF NOT EXISTS ontologia.dead_letters (
 CREATE INDEX IF NOT EXISTS idx_dead_letters_namespace_failed
     ON ontologia.dead_letters(namespace, failed_at DESC);
 
+-- name: replies
+-- What was answered to a request that came with a key of its own, for when it comes again.
+CREATE TABLE IF NOT EXISTS ontologia.replies (
+    namespace text COLLATE "C" NOT NULL,
+    key text COLLATE "C" NOT NULL,
+    request_hash text COLLATE "C" NOT NULL,
+    reply text COLLATE "C" NOT NULL,
+    created_at text COLLATE "C" NOT NULL,
+    PRIMARY KEY (namespace, key)
+);
+CREATE INDEX IF NOT EXISTS idx_replies_created ON ontologia.replies(namespace, created_at);
+
 -- name: layout
 CREATE TABLE IF NOT EXISTS ontologia.ontologia_layout (
     version bigint NOT NULL

@@ -248,6 +248,18 @@ CREATE TABLE IF NOT EXISTS dead_letters (
 CREATE INDEX IF NOT EXISTS idx_dead_letters_namespace_failed
     ON dead_letters(namespace, failed_at DESC);
 
+-- name: replies
+-- What was answered to a request that came with a key of its own, for when it comes again.
+CREATE TABLE IF NOT EXISTS replies (
+    namespace TEXT NOT NULL,
+    key TEXT NOT NULL,
+    request_hash TEXT NOT NULL,
+    reply TEXT NOT NULL,
+    created_at TEXT NOT NULL,
+    PRIMARY KEY (namespace, key)
+);
+CREATE INDEX IF NOT EXISTS idx_replies_created ON replies(namespace, created_at);
+
 -- name: layout
 -- A table of our own and not PRAGMA user_version: the file may be shared with an application.
 CREATE TABLE IF NOT EXISTS ontologia_layout (
@@ -257,11 +269,14 @@ CREATE TABLE IF NOT EXISTS ontologia_layout (
 -- name: statistics
 -- What the planner should assume. Without it SQLite takes ten rows for a type and reads all of
 -- them where an index by field or key would do. Figures of a large store are right for small ones
--- too; an ANALYZE by hand replaces them. Analyzing one small table makes sqlite_stat1.
+-- too; an ANALYZE by hand replaces them. Analyzing one small table makes sqlite_stat1. The indexes of
+-- fields have figures of their own, which stay.
 ANALYZE ontologia_layout;
 DELETE FROM sqlite_stat1 WHERE tbl IN
     ('entity_latest', 'relation_latest', 'entity_history', 'relation_history',
-     'events', 'event_claims', 'ready', 'incoming', 'subscriptions');
+     'events', 'event_claims', 'ready', 'incoming', 'subscriptions')
+   AND COALESCE(idx, '') NOT IN
+       (SELECT name FROM sqlite_schema WHERE type = 'index' AND sql LIKE '%json_extract(%');
 INSERT INTO sqlite_stat1(tbl, idx, stat) VALUES
     ('entity_latest', 'entity_latest', '1000000 250000 1'),
     ('relation_latest', 'relation_latest', '1000000 250000 20 2 1'),
