@@ -15,13 +15,16 @@ import orjson
 import pydantic
 
 import ontologia
-from bench import events, imports, state
+from bench import commands, events, http, imports, queues, state
 from bench.measure import HEADINGS, Figure
 from bench.postgres import part as postgres
 
 _PARTS: dict[str, Callable[[], Iterator[Figure]]] = {
     "state": state.figures,
     "events": events.figures,
+    "queues": queues.figures,
+    "commands": commands.figures,
+    "http": http.figures,
     "imports": imports.figures,
     "postgres": postgres.figures,
 }

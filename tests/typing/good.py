@@ -22,8 +22,10 @@ from ontologia import (
     on_event,
     right,
 )
+from ontologia.commands import Command, DomainEvent, DomainModel, Env, RecordSet, api
 from ontologia.migration import MigrationPreview, MigrationResult
 from ontologia.query import Condition, Expr, Path, count, sum
+from ontologia.queues import EventWorker, RetryPolicy, open_queue
 from ontologia.runtime.delta import Delta
 
 
@@ -184,3 +186,47 @@ def storing(session: Session) -> None:
     assert_type(session.event_store.inspect_event("e1"), dict[str, Any] | None)
     assert_type(session.event_store.cleanup_events("default", timedelta(days=7)), int)
     assert_type(session.event_store.check(), list[str])
+
+
+@api.model("logistics.shipment")
+class Shipment(DomainModel):
+    reference: Field[str]
+    status: Field[str] = Field(default="draft")
+
+    @api.on_command("shipment.confirm")
+    def confirm(self, cmd: Command) -> dict[str, Any]:
+        cmd.record.write({"status": "confirmed"})
+        self.env.emit("shipment.confirmed", {"shipment_id": cmd.model_id})
+        record: dict[str, Any] = cmd.record.read()[0]
+        return record
+
+    @api.hook("pre.shipment.confirm")
+    def only_once(self, cmd: Command) -> None:
+        if cmd.record is None:
+            raise ValueError("confirm one")
+        assert_type(self.env.models["logistics.shipment"].browse(cmd.model_id), RecordSet)
+
+    @api.on_event("logistics.shipment.field_changed", track_fields=["status"])
+    def status_changed(self, event: DomainEvent, env: Env) -> None:
+        assert_type(event.payload, dict[str, Any])
+
+
+@api.on_event("shipment.confirmed")
+def confirmed(event: DomainEvent, env: Env) -> None:
+    assert_type(event.tenant_id, str | None)
+
+
+def commanding(session: Session) -> None:
+    env = Env(session, modules=[__name__], queue=open_queue("inmemory"), tenant_id="acme")
+    [made] = env.models["logistics.shipment"].create({"reference": "S-1"})
+    assert_type(made, RecordSet)
+    assert_type(made.id, str)
+    assert_type(made.read(["status"]), list[dict[str, Any]])
+    env.dispatch(Command("shipment.confirm", {}, "logistics.shipment", made.id))
+    found = env.models["logistics.shipment"].search([("status", "=", "draft")], order="reference")
+    assert_type(len(found), int)
+    # A record is an entity like all others.
+    [shipment] = session.query().entities(Shipment).where(Shipment.status == "draft").collect()
+    assert_type(shipment.reference, str)
+    assert_type(Shipment.status, Expr[str])
+    EventWorker(env, retry_policy=RetryPolicy(max_attempts=3)).run_forever()

@@ -1,0 +1,56 @@
+"""`Command`: an intent, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ontologia.errors import InvalidValueError
+
+if TYPE_CHECKING:
+    from ontologia.commands.env import Env
+    from ontologia.commands.recordset import RecordSet
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Something that somebody wants done now: a name, a payload, and the record it is about.
+
+    It is carried out by `env.dispatch(command)`. `payload` is always given, if only as `{}`; the
+    command keeps a copy of it.
+    """
+
+    name: str
+    payload: dict[str, Any]
+    model_key: str | None = None
+    model_id: str | None = None
+    _env: Env | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.payload, Mapping):
+            raise InvalidValueError(
+                f"{self.name}: a payload is a dict, got {self.payload!r:.200}",
+                hint="Without anything to say it is {}.",
+            )
+        for what in ("name", "model_key", "model_id"):
+            value = getattr(self, what)
+            if (value is None and what == "name") or not (
+                value is None or (isinstance(value, str) and value)
+            ):
+                raise InvalidValueError(f"a command's {what} is text, got {value!r:.200}")
+        object.__setattr__(self, "payload", dict(self.payload))
+
+    @property
+    def record(self) -> RecordSet | Any:
+        """The record that the command is about, as a set of one; None if it names none.
+
+        Before a record is created there is none, after that it is the new one. RuntimeError
+        outside of a dispatch: only a dispatch knows where records are.
+        """
+        frame = None if self._env is None else self._env._frame_of(self)
+        if frame is not None:
+            return frame.record
+        if self.model_key is None or self.model_id is None:
+            return None
+        raise RuntimeError(f"{self.name} is not being dispatched, so its record cannot be reached")

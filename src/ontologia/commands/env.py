@@ -1,0 +1,355 @@
+"""`Env`: where commands are carried out."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import ModuleType, TracebackType
+from typing import Any, Self
+
+from ontologia import codec
+from ontologia.commands.bus import CommandBus
+from ontologia.commands.command import Command
+from ontologia.commands.recordset import Records
+from ontologia.commands.registry import FIELD_CHANGED, Registry
+from ontologia.commands.replies import dispatch_once
+from ontologia.commands.tracking import changed_fields
+from ontologia.commands.turns import Turns
+from ontologia.commands.unit import CommandUnit, Frame
+from ontologia.delivery.lineage import Lineage, check_depth, child_of, of_command
+from ontologia.errors import ConfigError
+from ontologia.ids import Ids
+from ontologia.queues import DomainEvent, EventQueue, StoreEventQueue, open_queue
+from ontologia.queues.current import delivered, get_current_tenant_id
+from ontologia.queues.protocol import checked_name, encoded_payload
+from ontologia.runtime.commits import UnitOfWork
+from ontologia.runtime.context import active
+from ontologia.runtime.session import Session
+from ontologia.store.rows import Announcement, Batch, Claim, RawChange
+
+log = logging.getLogger(__name__)
+_units: ContextVar[tuple[Env, CommandUnit] | None] = ContextVar("ontologia_unit", default=None)
+
+
+class Env:
+    """An application's models and handlers, over one store and one queue.
+
+    `datastore` is a path, a URI or a `Session`; a session that is given stays open when the env
+    is closed. `modules` are those with the models and event handlers, by name or as themselves.
+    `queue` is where events go: a queue, the name of a provider (`store`, `inmemory`, or `none` to
+    announce nothing), and without it the setting `default_message_broker_provider`. `tenant_id`
+    is the tenant where nothing else says one.
+
+    Any thread may use it. One command is one unit of work: what it writes and announces is there
+    when `dispatch` has returned, and nothing of it is there if `dispatch` raises.
+    """
+
+    def __init__(
+        self,
+        datastore: str | os.PathLike[str] | Session,
+        *,
+        modules: Iterable[str | ModuleType] = (),
+        queue: EventQueue | str | None = None,
+        tenant_id: str | None = None,
+    ) -> None:
+        if isinstance(modules, str | ModuleType):
+            raise ConfigError(f"modules takes a list; write [{modules!r}]")
+        self.registry = Registry()
+        for module in modules:
+            self.registry.load_module(module)
+        models = list(self.registry.models.values())
+        self._own_session = not isinstance(datastore, Session)
+        if isinstance(datastore, Session):
+            self.session = datastore
+            for model in models:
+                self.session._registry.add(model, "entity")
+        else:
+            self.session = Session(os.fspath(datastore), entity_types=list(models))
+        self.commands = CommandBus(self.registry)
+        self.models = Models(self)
+        self._tenant_id = tenant_id
+        self._ids = Ids(self.session._clock, self.session._random)
+        self._turns = Turns()
+        self._own_queue = queue is None or isinstance(queue, str)
+        try:
+            self.queue = self._opened(queue)
+        except BaseException:
+            self._close_session()
+            raise
+
+    def _opened(self, queue: EventQueue | str | None) -> EventQueue | None:
+        provider = self.session.config.default_message_broker_provider if queue is None else queue
+        if not isinstance(provider, str):
+            return provider
+        if provider == "none":
+            return None
+        return open_queue(provider, session=self.session)
+
+    def __repr__(self) -> str:
+        queue = "no queue" if self.queue is None else self.queue.describe()
+        return f"<Env {self.session!r}, {len(self.registry.models)} models, {queue}>"
+
+    # -- commands -------------------------------------------------------------------------------
+
+    def dispatch(self, cmd: Command, *, idempotency_key: str | None = None) -> Any:
+        """Carry out a command now, in one unit of work; what its handler returns.
+
+        Whatever its handler or a hook raises comes out of here, and then nothing was written or
+        announced. StateConflictError if a record that it read was changed by somebody else before
+        it could commit: threads of one process wait for each other, processes do not.
+
+        With an `idempotency_key` the command is carried out once: asked for again under the same
+        key, the first answer (as JSON) is given and nothing is done.
+
+        One durable transaction, and one read for each record or search that was not yet read.
+        """
+        if idempotency_key is not None:
+            return dispatch_once(self, cmd, idempotency_key)
+        return self.commands.dispatch(cmd, self)
+
+    def _dispatch_all(self, commands: Sequence[Command]) -> list[Any]:
+        """Carry out several commands as one unit of work."""
+        if len(commands) == 1:
+            return [self.dispatch(commands[0])]
+        with self._working():
+            return [self.dispatch(each) for each in commands]
+
+    def _frame_of(self, cmd: Command) -> Frame | None:
+        unit = self._unit()
+        frames = [] if unit is None else reversed(unit.frames)
+        return next((frame for frame in frames if frame.command is cmd), None)
+
+    # -- units of work --------------------------------------------------------------------------
+
+    def _unit(self) -> CommandUnit | None:
+        """The unit of work that is going on here."""
+        found = _units.get()
+        return found[1] if found is not None and found[0] is self else None
+
+    def _reading(self) -> CommandUnit:
+        """Through what to read: the unit of work, or one that lasts for this one question."""
+        return self._unit() or CommandUnit(self.session._reader, "")
+
+    @contextmanager
+    def _working(self, cmd: Command | None = None) -> Generator[CommandUnit]:
+        """A unit of work, or a part of the one that is going on."""
+        unit = self._unit()
+        if unit is not None:
+            mark = unit.mark()
+            try:
+                yield unit
+            except BaseException:
+                unit.roll_back(mark)
+                raise
+        elif cmd is None or cmd.model_id is None:
+            with self._beginning() as unit:
+                yield unit
+        else:
+            place = (cmd.model_key, cmd.model_id)
+            with (
+                self._turns.taken(place, self.session.config.lock_timeout_ms),
+                self._beginning() as unit,
+            ):
+                yield unit
+
+    @contextmanager
+    def _beginning(self) -> Generator[CommandUnit]:
+        self.session._check_open()
+        unit = CommandUnit(self.session._reader, self._id())
+        token = _units.set((self, unit))
+        try:
+            yield unit
+        finally:
+            _units.reset(token)
+        self._commit(unit)
+
+    def _commit(self, unit: CommandUnit) -> None:
+        batch = unit.batch()
+        if not (batch or unit.events or unit.also):
+            return
+        claim = self._claim()
+        queued: list[DomainEvent] = list(unit.events)
+        tracked: list[DomainEvent] = []
+
+        def track(changes: Sequence[RawChange]) -> list[Announcement]:
+            tracked[:] = self._field_changes(unit, changes)  # it may be tried more than once
+            return self._announcements(tracked, claim)
+
+        self.session._commits.write(
+            UnitOfWork(
+                batch,
+                self._metadata(unit, claim),
+                self._announcements(queued, claim),
+                claim,
+                seen=unit.seen,
+                announce=track if self._is_tracked(batch) else None,
+                also=unit.also,
+            )
+        )
+        self._enqueue(queued + tracked)
+
+    def _metadata(self, unit: CommandUnit, claim: Claim | None) -> dict[str, Any]:
+        metadata = self.session._metadata() | {"command": unit.name, "command_id": unit.id}
+        if self.tenant_id is not None:
+            metadata["tenant_id"] = self.tenant_id
+        if claim is not None:
+            metadata["event_id"] = claim.event.id
+            metadata["handler_id"] = claim.handler_id
+            metadata["attempt"] = claim.attempts + 1
+        return metadata
+
+    def _claim(self) -> Claim | None:
+        """What is being handled here, if it is of this store: then its lease is the fence."""
+        context = active.get()
+        if context is not None and context.session is self.session:
+            return context._claim
+        current = delivered.get()
+        return current.claim if current is not None and current.session is self.session else None
+
+    # -- events ---------------------------------------------------------------------------------
+
+    def emit(
+        self,
+        name: str,
+        payload: dict[str, Any],
+        *,
+        tenant_id: str | None = None,
+        correlation_id: str | None = None,
+        causation_id: str | None = None,
+    ) -> None:
+        """Announce that something happened. Its handlers run later, in a worker.
+
+        Within a command it is announced when, and only if, the command succeeds: in the same
+        transaction where the queue is the store, right after it with another one. Elsewhere it is
+        in the queue when this returns. Tenant, correlation and causation come from what is going
+        on: the tenant that is set, the event that is being handled, the command.
+        """
+        unit = self._unit()
+        event = self._event(
+            name,
+            payload,
+            unit,
+            tenant_id=tenant_id,
+            correlation_id=correlation_id,
+            causation_id=causation_id,
+        )
+        if unit is not None:
+            unit.events.append(event)
+        elif self.queue is not None:
+            self.queue.enqueue(event)
+
+    def _event(
+        self, name: str, payload: dict[str, Any], unit: CommandUnit | None, **given: str | None
+    ) -> DomainEvent:
+        lineage = self._lineage(unit)
+        check_depth(name, lineage, self.session.config.max_event_chain_depth)
+        return DomainEvent(
+            checked_name(name),
+            codec.decode(encoded_payload(name, payload)),
+            self._id(),
+            self.session._clock.now(),
+            given.get("tenant_id") or self.tenant_id,
+            given.get("correlation_id") or lineage.correlation_id,
+            given.get("causation_id") or lineage.causation_id,
+            lineage.root_event_id,
+            lineage.chain_depth,
+        )
+
+    def _lineage(self, unit: CommandUnit | None) -> Lineage:
+        context = active.get()
+        if context is not None and context.session is self.session:
+            return context._lineage()
+        current = delivered.get()
+        if current is not None:
+            event = current.event
+            root = event.root_event_id or event.event_id
+            return child_of(event.event_id, root, event.chain_depth, event.correlation_id, "")
+        return Lineage() if unit is None else of_command(unit.id)
+
+    def _is_tracked(self, batch: Batch) -> bool:
+        return any(name in self.registry.tracked for _, name in batch)
+
+    def _field_changes(
+        self, unit: CommandUnit, changes: Sequence[RawChange]
+    ) -> Iterator[DomainEvent]:
+        for payload in changed_fields(changes, self.registry.tracked):
+            name = f"{payload['model_key']}.{FIELD_CHANGED}"
+            yield self._event(name, payload | {"tenant_id": self.tenant_id}, unit)
+
+    def _announcements(
+        self, events: Sequence[DomainEvent], claim: Claim | None
+    ) -> list[Announcement]:
+        """The events as part of the transaction, where the queue is in the same database."""
+        queue = self._queue_within()
+        if queue is None:
+            return []
+        made = [queue.announcement(event) for event in events]
+        if claim is None:
+            return made
+        return [each._replace(row=each.row._replace(source=claim.handler_id)) for each in made]
+
+    def _enqueue(self, events: Sequence[DomainEvent]) -> None:
+        """The others, once the transaction is through."""
+        if self.queue is not None and self._queue_within() is None:
+            for event in events:
+                self.queue.enqueue(event)
+
+    def _queue_within(self) -> StoreEventQueue | None:
+        """The queue, if it is in the same database and can be part of a transaction."""
+        queue = self.queue
+        within = isinstance(queue, StoreEventQueue) and queue.session is self.session
+        return queue if isinstance(queue, StoreEventQueue) and within else None
+
+    # -- the rest -------------------------------------------------------------------------------
+
+    @property
+    def tenant_id(self) -> str | None:
+        """The tenant that is set here (`set_current_tenant_id`), else the env's own."""
+        return get_current_tenant_id() or self._tenant_id
+
+    def _id(self) -> str:
+        return self._ids.new()
+
+    def close(self) -> None:
+        """Give up what was opened here: the queue, then the session. Closing again is nothing."""
+        close = getattr(self.queue, "close", None)
+        if self._own_queue and close is not None:
+            close()
+        self._close_session()
+
+    def _close_session(self) -> None:
+        if self._own_session:
+            self.session.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Models(Mapping[str, Records]):
+    """The models of an env, by their keys."""
+
+    def __init__(self, env: Env) -> None:
+        self._env = env
+
+    def __getitem__(self, key: str) -> Records:
+        return Records(self._env, self._env.registry.model(key))
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._env.registry.models
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._env.registry.models)
+
+    def __len__(self) -> int:
+        return len(self._env.registry.models)

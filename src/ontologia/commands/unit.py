@@ -1,0 +1,257 @@
+"""What one command, with everything it sets off, has read, written and announced so far."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ontologia.commands.command import Command
+from ontologia.errors import InvalidValueError, RecordNotFound
+from ontologia.query import evaluate
+from ontologia.query.builder import QueryBuilder
+from ontologia.query.question import Question, both
+from ontologia.query.traversal import Path
+from ontologia.queues import DomainEvent
+from ontologia.runtime.reader import Reader
+from ontologia.schema.expression import In, Not
+from ontologia.schema.shape import Shape
+from ontologia.store.database import Tx
+from ontologia.store.rows import Batch
+
+if TYPE_CHECKING:
+    from ontologia.commands.recordset import RecordSet
+
+Fields = dict[str, Any]
+Place = tuple[str, str]
+"""(model key, record id)"""
+_DEEPEST = 40
+
+
+class Draft(NamedTuple):
+    """A record as it is to be: its fields and their text; neither, if it is to be deleted."""
+
+    shape: Shape
+    fields: Fields | None
+    text: str | None
+
+
+class Frame:
+    """One command that is being carried out."""
+
+    __slots__ = ("command", "record")
+
+    def __init__(self, command: Command, record: RecordSet | None) -> None:
+        self.command = command
+        self.record = record
+
+
+class Mark(NamedTuple):
+    """A point to go back to."""
+
+    drafts: int
+    events: int
+
+
+class CommandUnit:
+    """A unit of work. Whatever is asked through it sees what was written through it.
+
+    Nothing of it is in the store before its end. What it read must still be so by then.
+    """
+
+    def __init__(self, reader: Reader, id: str) -> None:
+        self.id = id
+        self.name: str | None = None
+        """The command it began with."""
+        self.frames: list[Frame] = []
+        self.hooking: set[tuple[str, str | None, str | None]] = set()
+        """What hooks are running for: they do not run again for what they do themselves."""
+        self.events: list[DomainEvent] = []
+        self.also: Callable[[Tx], None] | None = None
+        """Something else to write at the end."""
+        self.seen: Batch = {}
+        self._reader = reader
+        self._read: dict[Place, Fields | None] = {}
+        self._drafts: dict[Place, Draft] = {}
+        self._undo: list[tuple[Place, Draft | None]] = []
+
+    # -- the commands in it ---------------------------------------------------------------------
+
+    def enter(self, frame: Frame) -> None:
+        """Begin to carry out a command."""
+        if len(self.frames) >= _DEEPEST:
+            names = " > ".join(each.command.name for each in self.frames[-4:])
+            raise RecursionError(f"commands call each other more than {_DEEPEST} deep: … {names}")
+        self.name = self.name or frame.command.name
+        self.frames.append(frame)
+
+    def mark(self) -> Mark:
+        """A point to go back to."""
+        return Mark(len(self._undo), len(self.events))
+
+    def roll_back(self, mark: Mark) -> None:
+        """Take back what was written and announced since then."""
+        while len(self._undo) > mark.drafts:
+            place, before = self._undo.pop()
+            if before is None:
+                del self._drafts[place]
+            else:
+                self._drafts[place] = before
+        del self.events[mark.events :]
+
+    # -- records --------------------------------------------------------------------------------
+
+    def fields(self, shape: Shape, ids: Sequence[str]) -> list[Fields | None]:
+        """The fields of these records, as copies; None where there is no record.
+
+        One statement for those that were not read before.
+        """
+        missing = [id for id in ids if not self._has((shape.name, id))]
+        if missing:
+            key = shape.expression(shape.key or "")
+            question = Question(shape, where=key.in_(missing))
+            found = {obj.id: obj.__dict__ for obj in self._reader.objects(question)}
+            self._read.update({(shape.name, id): found.get(id) for id in missing})
+        return [self._look(shape, id) for id in ids]
+
+    def _has(self, place: Place) -> bool:
+        return place in self._drafts or place in self._read
+
+    def _look(self, shape: Shape, id: str) -> Fields | None:
+        place = (shape.name, id)
+        draft = self._drafts.get(place)
+        if draft is not None:
+            return _copy(draft.fields)
+        read = self._read[place]
+        text = None if read is None else shape.dump(read)
+        self.seen.setdefault((shape.kind, shape.name), {}).setdefault((id,), text)
+        return _copy(read)
+
+    def create(self, shape: Shape, values: Fields) -> Fields:
+        """Write a new record; there must be none of its id by the end."""
+        fields = shape.validate(values)
+        id = fields["id"]
+        self.seen.setdefault((shape.kind, shape.name), {}).setdefault((id,), None)
+        self._put(shape, id, fields)
+        return fields
+
+    def update(self, shape: Shape, id: str, values: Fields) -> Fields:
+        """Change some fields of a record."""
+        [fields] = self.fields(shape, [id])
+        if fields is None:
+            raise RecordNotFound(shape.name, [id])
+        for name, value in values.items():
+            if not shape.has(name):
+                raise InvalidValueError(
+                    f"{shape.name}: {name!r} is not a field (it has {', '.join(shape.fields)})"
+                )
+            fields[name] = shape.validate_one(name, value)
+        self._put(shape, id, fields)
+        return fields
+
+    def delete(self, shape: Shape, id: str) -> None:
+        """Write that a record is no more."""
+        [fields] = self.fields(shape, [id])
+        if fields is None:
+            raise RecordNotFound(shape.name, [id])
+        self._put(shape, id, None)
+
+    def _put(self, shape: Shape, id: str, fields: Fields | None) -> None:
+        place = (shape.name, id)
+        self._undo.append((place, self._drafts.get(place)))
+        text = None if fields is None else shape.dump(fields)
+        self._drafts[place] = Draft(shape, _copy(fields), text)
+
+    def batch(self) -> Batch:
+        """What is to be true at the end."""
+        batch: Batch = {}
+        for (name, id), draft in self._drafts.items():
+            batch.setdefault((draft.shape.kind, name), {})[(id,)] = draft.text
+        return batch
+
+    # -- questions: query.builder.Answers ---------------------------------------------------------
+
+    def query(self) -> QueryBuilder:
+        """Ask for records; what was written here counts."""
+        return QueryBuilder(self)
+
+    def objects(self, question: Question) -> list[Any]:
+        """The objects asked for."""
+        mine = self._mine(question)
+        if not mine:
+            found = self._reader.objects(question)
+        else:
+            last = None if question.limit is None else question.offset + question.limit
+            others = self._reader.objects(_without(question, mine)._replace(limit=last, offset=0))
+            items = self._items(question, others) + self._matching(question, mine)
+            found = [item.payload for item in evaluate.answer(question._replace(where=None), items)]
+        if not question.historical:
+            self._remember(question.shape, found)
+        return found
+
+    def paths(self, question: Question) -> list[Path[Any]]:
+        """The ways asked for, as they are stored."""
+        return self._reader.paths(question)
+
+    def groups(self, question: Question) -> list[dict[str, Any]]:
+        """One dict a group. Where records were written here, the others are read to group them."""
+        mine = self._mine(question)
+        if not mine:
+            return self._reader.groups(question)
+        own = self._matching(question, mine)
+        if not question.group_by and [f.function for _, f in question.aggregates] == ["count"]:
+            [row] = self._reader.groups(_without(question, mine))
+            return [{alias: number + len(own) for alias, number in row.items()}]
+        plain = Question(question.shape, where=question.where)
+        others = self._items(plain, self._reader.objects(_without(plain, mine)))
+        rows = evaluate.groups(question._replace(where=None), others + own)
+        return self._reader.named(question, rows)
+
+    def _mine(self, question: Question) -> dict[str, Draft]:
+        """What was written here and may be part of the answer, by id."""
+        if question.historical or question.hops:
+            return {}
+        name = question.shape.name
+        return {id: draft for (key, id), draft in self._drafts.items() if key == name}
+
+    def _matching(self, question: Question, mine: dict[str, Draft]) -> list[evaluate.Item]:
+        made = [
+            _instance(question.shape, draft.fields)
+            for draft in mine.values()
+            if draft.fields is not None
+        ]
+        return evaluate.matching(question, self._items(question, made))
+
+    def _items(self, question: Question, objects: Iterable[Any]) -> list[evaluate.Item]:
+        return [self._reader.item(question, obj) for obj in objects]
+
+    def _remember(self, shape: Shape, found: Iterable[Any]) -> None:
+        """What was found need not be read again."""
+        for obj in found:
+            place = (shape.name, obj.id)
+            if not self._has(place):
+                self._read[place] = obj.__dict__
+
+
+def _without(question: Question, mine: dict[str, Draft]) -> Question:
+    key = question.shape.expression(question.shape.key or "")._path
+    return question._replace(where=both(question.where, Not(In(key, tuple(mine)))))
+
+
+def _instance(shape: Shape, fields: Fields) -> Any:
+    obj = shape.cls.__new__(shape.cls)
+    object.__setattr__(obj, "__dict__", _copy(fields) or {})
+    return obj
+
+
+def _copy(fields: Fields | None) -> Fields | None:
+    """Fields that can be changed without changing these: few hold anything that can."""
+    if fields is None:
+        return None
+    return {
+        name: value if isinstance(value, _FIXED) else copy.deepcopy(value)
+        for name, value in fields.items()
+    }
+
+
+_FIXED = (str, int, float, bool, type(None))

@@ -1,0 +1,163 @@
+"""Where a queue in the store gets its events: one consumer of everything, claimed and waited for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ontologia.clock import SystemClock, from_text
+from ontologia.delivery.retry import Backoff, RetryPolicy
+from ontologia.queues.held import Pace
+from ontologia.runtime.acks import Acks
+from ontologia.runtime.outage import Outage
+from ontologia.store.database import Tx
+from ontologia.store.events.claims import ALL_TYPES, Peek
+from ontologia.store.events.leases import NOTHING, Done, Settled
+from ontologia.store.rows import Claim, Consumer
+
+if TYPE_CHECKING:
+    from ontologia.runtime.session import Session
+
+_IDLE_POLL = 1.0  # seconds: wakes make it faster, polling makes it certain
+_SLICE = 0.001  # seconds between two looks at a clock that does not go by itself
+_SEEN_FOR = 0.02  # seconds
+_NEVER = 2**31 - 1
+# How often is the worker's to say: here nothing is buried unless somebody asks for it.
+POLICY = RetryPolicy(_NEVER, _NEVER, Backoff(0, 0, 0))
+
+
+class Claiming:
+    """Claims for one consumer. For one thread at a time, but for `wake`."""
+
+    def __init__(
+        self,
+        session: Session,
+        name: str,
+        acks: Acks,
+        outage: Outage,
+        *,
+        batch: int | None = None,
+        poll: float | None = None,
+    ) -> None:
+        """With a `batch`, as many are claimed at a time and each is started when its turn comes."""
+        self._session = session
+        self._name = name
+        self._acks = acks
+        self._outage = outage
+        self._batch = batch
+        self._poll = _IDLE_POLL if poll is None else poll
+        self._clock = session._clock
+        self._events = session._store.events
+        self._pace = Pace()
+        self._seen: tuple[Peek, float] | None = None
+        self._due = 0.0
+        self.consumers: dict[str, Consumer] = {}
+        """The consumer, by its name."""
+        self._say(runs=True)
+        self._register()
+        self._watch = session._store.watch()
+
+    def _say(self, *, runs: bool) -> None:
+        """Write down whether the session runs the consumer: nobody is to forget it then."""
+        instance: dict[str, Any] = self._session._instance
+        others = [name for name in instance.get("consumers", ()) if name != self._name]
+        instance["consumers"] = [*others, self._name] if runs else others
+        self._session._register()
+
+    def _register(self) -> Consumer:
+        consumer = self.consumers[self._name] = self._events.consumers.register(
+            self._session.namespace,
+            self._name,
+            [ALL_TYPES],
+            session_id=self._session.session_id,
+            afresh=True,
+        )
+        return consumer
+
+    def close(self) -> None:
+        """Claim no more."""
+        self._watch.close()
+        self._say(runs=False)
+
+    # -- claims -----------------------------------------------------------------------------------
+
+    def claim(self, most: int) -> list[Claim]:
+        """What there is for somebody who asks for `most`; more, where events are handled fast.
+
+        What was done before is acknowledged by the same transaction.
+        """
+        peek, looked = self._seen_before() or self._peek()
+        self._due = self._next_due(peek)
+        consumer = self.consumers[self._name]
+        if consumer.id not in peek.claimable:
+            return []
+        limit = self._batch or self._pace.wanted(most, time.monotonic())
+        started = limit if self._batch is None else 1
+        claims: list[Claim] = []
+
+        def claim(done: list[Done]) -> Settled:
+            settled: Callable[[], Settled] = lambda: NOTHING
+
+            def acknowledge(tx: Tx) -> None:
+                nonlocal settled
+                settled = self._events.claims.ack(tx, done)
+
+            claims[:] = self._events.claims.claim(
+                consumer,
+                [ALL_TYPES],
+                session_id=self._session.session_id,
+                limit=limit,
+                lease_ms=self._session.config.event_claim_lease_ms,
+                policy=POLICY,
+                peek=peek,
+                start=started,
+                before=acknowledge,
+            )
+            return settled()
+
+        self._acks.write(claim)
+        self._pace.claimed(len(claims), time.monotonic())
+        if len(claims) == limit and not peek.fresh:
+            self._seen = (peek, looked)
+        return claims
+
+    def _seen_before(self) -> tuple[Peek, float] | None:
+        """What was seen before a full claim still holds, for a while: there is more of it."""
+        seen, self._seen = self._seen, None
+        return seen if seen is not None and time.monotonic() - seen[1] < _SEEN_FOR else None
+
+    def _peek(self) -> tuple[Peek, float]:
+        self._watch.settle()
+        looked = time.monotonic()
+        peek = self._events.claims.peek([self.consumers[self._name].id])
+        self._outage.over()
+        if peek.gone:  # somebody took this session for dead and forgot its consumer
+            peek = self._events.claims.peek([self._register().id])
+        return peek, looked
+
+    # -- waiting ----------------------------------------------------------------------------------
+
+    def _next_due(self, peek: Peek) -> float:
+        """When, by the clock, there is something to look for, if nobody wakes us before."""
+        now = self._clock.now()
+        waits = [self._poll]
+        if peek.next_due is not None:
+            waits.append((from_text(peek.next_due) - now).total_seconds())
+        if peek.next_fire is not None and (left := peek.next_fire - now.timestamp()) > 0:
+            waits.append(left)  # what is due waits for somebody who can claim, and not for a time
+        return self._clock.monotonic() + max(0.0, min(waits))
+
+    def wait(self, seconds: float, stopped: Callable[[], bool]) -> None:
+        """Until woken or until something is due, at most for this long in real time."""
+        deadline = time.monotonic() + seconds
+        goes = isinstance(self._clock, SystemClock)
+        while not stopped() and (left := deadline - time.monotonic()) > 0:
+            until_due = self._due - self._clock.monotonic()
+            # A clock that does not go by itself is looked at again and again: it may be moved.
+            if until_due <= 0 or self._watch.wait(min(left, until_due) if goes else _SLICE):
+                return
+
+    def wake(self) -> None:
+        """End the wait. Any thread may."""
+        self._watch.wake()
