@@ -109,7 +109,8 @@ class CommandUnit:
         missing = [id for id in ids if not self._has((shape.name, id))]
         if missing:
             key = shape.expression(shape.key or "")
-            question = Question(shape, where=key.in_(missing))
+            where = key == missing[0] if len(missing) == 1 else key.in_(missing)
+            question = Question(shape, where=where)
             found = {obj.id: obj.__dict__ for obj in self._reader.objects(question)}
             self._read.update({(shape.name, id): found.get(id) for id in missing})
         return [self._look(shape, id) for id in ids]
