@@ -58,7 +58,8 @@ class StoredTypes:
         if key not in self._stored:
             # One that was dropped has a past, which is asked for in its last version.
             before = [each for each in self._store.list_schema_versions(*key) if not each.dropped]
-            self._stored |= {key: each for each in before[-1:]}
+            if before:
+                self._stored[key] = before[-1]
         return key in self._stored
 
     def _wanted(self, key: TypeKey) -> type[Any]:
