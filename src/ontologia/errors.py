@@ -15,11 +15,13 @@ OntologiaError
 ├── SchemaOutdatedError
 ├── LockContentionError          somebody else was writing for too long
 ├── StateConflictError           an object was changed by somebody else after it was read
+│   └── RecordExists             ... or there is one of the same id already
 ├── LockLostError                the lease of a long write ran out under it
 ├── LeaseExpiredError            a handler was too slow; another session may have its event
 ├── EventLoopLimitError          a chain of events became too long
 ├── HandlerError                 a handler that cannot be run as it is given
 ├── UnknownReceiptError          a delivery that this queue does not have, or not any more
+├── PermissionDeniedError        an extension tried what its manifest does not allow
 ├── ConsumerBusyError            a consumer that a live session runs cannot be forgotten
 ├── AlreadyStartedError          an event that a consumer has, or has ended, cannot be cancelled
 ├── MigrationError
@@ -34,6 +36,7 @@ OntologiaError
 ├── ExtensionError               an extension that cannot be loaded, or does not do what it should
 │   └── ManifestError            ... because of its manifest
 ├── AgentError                   an agent's endpoint gave no answer
+├── ActorBootError               capabilities that cannot be run as they are written
 ├── CopyError                    a store was not copied, or not to its end
 ├── TransferError                state was not exported or imported; the store is as it was
 │   └── ImportConflictError      what an import would change is there already, and differs
@@ -201,6 +204,15 @@ class StateConflictError(OntologiaError, RuntimeError):
         )
 
 
+class RecordExists(StateConflictError):
+    """A record was to be made, and there is one of the same id."""
+
+    def __init__(self, type_name: str, key: str) -> None:
+        super().__init__(type_name, key)
+        self.args = (f"there is a {type_name} {key!r} already; nothing was written",)
+        self.hint = "Give it another id, or none; or change the one that is there."
+
+
 class LockLostError(OntologiaError, RuntimeError):
     """The lease of a long write ran out, or was taken away, before the write was done."""
 
@@ -260,6 +272,15 @@ class ManifestError(ExtensionError, ValueError):
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = list(problems)
         super().__init__("\n".join(self.problems))
+
+
+class ActorBootError(OntologiaError, ValueError):
+    """Capabilities that cannot be run as they are written; `problems` has a line for each."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = list(problems)
+        listed = "".join(f"\n  - {each}" for each in self.problems)
+        super().__init__(f"the actor loop was not started, and no adapter took input:{listed}")
 
 
 class AgentError(OntologiaError, RuntimeError):
@@ -367,6 +388,23 @@ class UnknownReceiptError(OntologiaError, LookupError):
             f"receipt {receipt_handle!r:.100} is not in flight: it is not one of this queue's, was "
             f"used before, or its lease ran out; nothing was changed"
         )
+
+
+class PermissionDeniedError(OntologiaError, PermissionError):
+    """An extension tried what the `permissions` of its manifest do not allow."""
+
+    def __init__(self, extension_id: str, action: str, name: str) -> None:
+        self.extension_id = extension_id
+        self.action = action
+        self.name = name
+        super().__init__(
+            f"extension {extension_id} may not {_ACTIONS.get(action, action)} {name}; "
+            f"nothing was done",
+            hint=f"Add to its manifest: permissions.{action}: - {name}",
+        )
+
+
+_ACTIONS = {"subscribe": "subscribe to"}
 
 
 class ConsumerBusyError(OntologiaError, RuntimeError):

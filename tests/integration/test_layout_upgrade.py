@@ -87,7 +87,11 @@ def third(open_session, sql):
     session.ensure(Stamp(id="s1", motif="ship"))
     session.commit()
     session.close()
-    sql("DROP TABLE replies", "UPDATE ontologia_layout SET version = 3")
+    sql(
+        "DROP TABLE replies",
+        "DROP VIEW event_journal",
+        "UPDATE ontologia_layout SET version = 3",
+    )
 
 
 def test_layout_3_gets_a_table_for_replies_and_keeps_everything_else(third, open_session, sql):
@@ -99,6 +103,18 @@ def test_layout_3_gets_a_table_for_replies_and_keeps_everything_else(third, open
     assert sql("SELECT version FROM ontologia_layout") == [[LAYOUT]]
     [stamp] = open_session().query().entities(Stamp).where(Stamp.motif == "ship").collect()
     assert stamp == Stamp(id="s1", motif="ship")
+
+
+@pytest.mark.req("BUS-009")
+def test_layout_3_gets_the_journal_of_the_events_it_has(third, open_session, sql, clock):
+    session = open_session()
+    store = session._store.events
+    store.announce(store.log.untyped_row("tea.ready", "{}", session.namespace, source="kitchen"))
+
+    [row] = sql("SELECT topic, source, status, created_at FROM event_journal")
+
+    assert row[:3] == ["tea.ready", "kitchen", "pending"]
+    assert row[3] == pytest.approx(clock.now().timestamp(), abs=1e-3)
 
 
 def test_what_the_planner_knows_of_an_index_outlives_a_new_layout(

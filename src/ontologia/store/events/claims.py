@@ -29,7 +29,7 @@ from ontologia.store.rows import Claim, Consumer, EventRow
 
 log = logging.getLogger(__name__)
 HAND_OUT_MOST = 5_000
-_DUE_MOST = 1_000
+DUE_MOST = 1_000
 ALL_TYPES = "*"
 
 
@@ -181,7 +181,7 @@ class Claims(Leases):
         """Promote, then hand out one portion; whether there is more."""
         promoted = self._events.promote(tx)
         handed = self._dialect.hand_out(tx, HAND_OUT_MOST)
-        return handed() == HAND_OUT_MOST or promoted == _DUE_MOST
+        return handed() == HAND_OUT_MOST or promoted == DUE_MOST
 
     def hand_out_all(self, tx: Tx) -> None:
         """Empty `incoming` within this transaction."""
@@ -191,7 +191,7 @@ class Claims(Leases):
     def _return_due(self, tx: Tx, consumer: Consumer, policy: RetryPolicy) -> None:
         """Make ready what came due; what crashed too often is buried instead."""
         now = to_text(self._clock.now())
-        span = {"consumer_id": consumer.id, "now": now, "most": _DUE_MOST}
+        span = {"consumer_id": consumer.id, "now": now, "most": DUE_MOST}
         rows = tx.all(self._sql["due_claims"], span)
         again: list[str] = []
         for event_id, attempts, lease_until, available_at, read_commit, started_at in rows:

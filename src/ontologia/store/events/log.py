@@ -227,9 +227,13 @@ class EventLog:
         root = new_id if row.root_event_id == row.id else row.root_event_id
         return row._replace(id=new_id, root_event_id=root)
 
-    def cancel(self, tx: Tx, namespace: str, number: int) -> bool:
-        """Take back a deferred event; False if it fired, was cancelled or never was."""
-        found = tx.one(self._sql["cancel_deferred"], {"id": number, "namespace": namespace})
+    def cancel(self, tx: Tx, namespace: str, number: int, source: str | None = None) -> bool:
+        """Take back a deferred event; False if it fired, was cancelled or never was.
+
+        With `source`, also if somebody else announced it.
+        """
+        place = {"id": number, "namespace": namespace, "source": source}
+        found = tx.one(self._sql["cancel_deferred"], place)
         if found is None:
             return False
         event_id, event_type, key = found
@@ -245,6 +249,11 @@ class EventLog:
             return False
         self.add(tx, [row])
         return True
+
+    def number(self, tx: Tx, event_id: str) -> int:
+        """The number of an event that is stored."""
+        found: int = tx.one(self._sql["event_number"], {"id": event_id})[0]
+        return found
 
     def get(self, tx: Tx, event_id: str) -> EventRow | None:
         """One event."""

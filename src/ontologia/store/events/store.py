@@ -27,9 +27,11 @@ from ontologia.store.events.activity import Activity
 from ontologia.store.events.check import broken_rules
 from ontologia.store.events.claims import Claims, Dialect
 from ontologia.store.events.consumers import Consumers
+from ontologia.store.events.journal import Journal
 from ontologia.store.events.listings import Listings
 from ontologia.store.events.log import EventLog, fire_time
 from ontologia.store.events.operations import Operations
+from ontologia.store.events.recovery import Recovery
 from ontologia.store.events.retention import Retention
 from ontologia.store.rows import Announcement, Claim, EventRow, Stored
 
@@ -44,8 +46,8 @@ _MOST_CLAIMED = 10_000
 class SqlEventStore:
     """One database as an event store; `store.protocol.EventStore` says what each method promises.
 
-    `log`, `claims`, `consumers`, `retention`, `operations`, `activity` and `listings` are what the
-    runtime works with; the methods here are for programs and operators.
+    `log`, `claims`, `consumers`, `retention`, `operations`, `activity`, `listings`, `journal` and
+    `recovery` are what the runtime works with; the methods here are for programs and operators.
     """
 
     def __init__(
@@ -73,6 +75,8 @@ class SqlEventStore:
         self.operations = Operations(database, sql, self.log, self.retention, clock)
         self.activity = Activity(database, sql, clock)
         self.listings = Listings(database, sql, clock, config.session_ttl_ms)
+        self.journal = Journal(database, sql)
+        self.recovery = Recovery(database, sql, self.claims, self.log, clock)
 
     def transaction(self, *, durable: bool = True) -> AbstractContextManager[Tx]:
         """A write transaction, for steps that belong together."""
@@ -317,7 +321,14 @@ class SqlEventStore:
         self._wake()
         return stored
 
-    def cancel_deferred(self, namespace: str, number: int, *, claim: Claim | None = None) -> bool:
+    def cancel_deferred(
+        self,
+        namespace: str,
+        number: int,
+        *,
+        claim: Claim | None = None,
+        source: str | None = None,
+    ) -> bool:
         if isinstance(number, bool) or not isinstance(number, int):
             raise InvalidValueError(f"a deferred event has a number, got {number!r}")
         if not 0 < number < 2**63:
@@ -325,7 +336,7 @@ class SqlEventStore:
         with self._database.write() as tx:
             if claim is not None and not self.claims.check(tx, claim):
                 raise LeaseExpiredError(claim.handler_id, claim.event.id)
-            return self.log.cancel(tx, namespace, number)
+            return self.log.cancel(tx, namespace, number, source)
 
     def holder_of(self, row: EventRow) -> str | None:
         """The id of the stored event that has this one's dedup_key."""

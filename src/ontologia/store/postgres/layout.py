@@ -19,8 +19,8 @@ from ontologia.store.postgres.place import qualified
 from ontologia.store.unfinished import unfinished
 
 LAYOUT = 4
-"""1 had events alone, 2 no indexes for `why` and `trace`, 3 no replies. Every step can run again
-without harm, so one list is all upgrades."""
+"""1 had events alone, 2 no indexes for `why` and `trace`, 3 no replies and no
+journal. Every step can run again without harm, so one list is all upgrades."""
 PARTS = (
     "schema",
     "commits",
@@ -34,6 +34,7 @@ PARTS = (
     "events",
     "claims",
     "replies",
+    "event_journal",
     "layout",
 )
 _PATIENCE = 60_000  # milliseconds: whoever makes the tables is soon done

@@ -39,7 +39,7 @@ _PACKAGE = "ontologia.store.postgres"
 _STATE = statements(_PACKAGE, "state.sql", "types.sql", "locks.sql")
 _EVENTS = statements(_PACKAGE, "events.sql", "claims.sql", "sessions.sql", "replies.sql")
 # Asked now and then, of all there is: these are planned anew each time.
-_OPERATION = statements(_PACKAGE, "listings.sql", "retention.sql", "check.sql")
+_OPERATION = statements(_PACKAGE, "listings.sql", "retention.sql", "check.sql", "journal.sql")
 
 
 class PostgresStore(Records):

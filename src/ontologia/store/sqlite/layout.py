@@ -26,6 +26,7 @@ PARTS = (
     "events",
     "claims",
     "replies",
+    "event_journal",
     "layout",
 )
 _TYPES = statements("ontologia.store.sqlite", "types.sql")

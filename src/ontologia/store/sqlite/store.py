@@ -45,6 +45,7 @@ _EVENTS = statements(
     "sessions.sql",
     "check.sql",
     "replies.sql",
+    "journal.sql",
 )
 
 

@@ -33,6 +33,10 @@ SELECT id, namespace, type, payload, created_at, priority, root_event_id, chain_
        correlation_id, causation_id, tenant_id, dedup_key
   FROM ontologia.events WHERE id = %(id)s;
 
+-- name: event_number
+-- Its number in the journal.
+SELECT seq FROM ontologia.events WHERE id = %(id)s;
+
 -- name: insert_deferred
 INSERT INTO ontologia.deferred_events(
     event_id, namespace, topic, source, payload, correlation_id, fire_at, created_at, priority,
@@ -64,6 +68,7 @@ UPDATE ontologia.deferred_events SET status = 'fired', fired_at = %(now)s
 -- name: cancel_deferred
 UPDATE ontologia.deferred_events SET status = 'cancelled'
  WHERE id = %(id)s AND namespace = %(namespace)s AND status = 'scheduled'
+   AND (%(source)s::text IS NULL OR source = %(source)s)
 RETURNING event_id, topic, dedup_key;
 
 -- name: delete_dedup

@@ -18,6 +18,10 @@ SELECT id, namespace, type, CAST(payload AS BLOB), created_at, priority, root_ev
        chain_depth, source, correlation_id, causation_id, tenant_id, dedup_key
   FROM events WHERE id = :id;
 
+-- name: event_number
+-- Its number in the journal.
+SELECT seq FROM events WHERE id = :id;
+
 -- name: insert_deferred
 INSERT INTO deferred_events(event_id, namespace, topic, source, payload, correlation_id, fire_at,
                             created_at, priority, root_event_id, chain_depth, causation_id,
@@ -39,6 +43,7 @@ UPDATE deferred_events SET status = 'fired', fired_at = :now
 -- name: cancel_deferred
 UPDATE deferred_events SET status = 'cancelled'
  WHERE id = :id AND namespace = :namespace AND status = 'scheduled'
+   AND (:source IS NULL OR source = :source)
 RETURNING event_id, topic, dedup_key;
 
 -- name: delete_dedup

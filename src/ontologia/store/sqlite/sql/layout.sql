@@ -260,6 +260,34 @@ CREATE TABLE IF NOT EXISTS replies (
 );
 CREATE INDEX IF NOT EXISTS idx_replies_created ON replies(namespace, created_at);
 
+-- name: event_journal
+-- The events as a bus of extensions sees them: a view, no second queue. Of several buses the claim
+-- that decides is one that is being handled, else one that failed, else one that is done. What a
+-- process had when it died is `processing` until somebody takes it over. Times are Unix seconds.
+CREATE VIEW IF NOT EXISTS event_journal AS
+SELECT e.seq AS id, e.type AS topic, e.source, e.payload, e.correlation_id,
+       CASE WHEN k.event_id IS NULL THEN 'pending'
+            WHEN k.dead_lettered_at IS NOT NULL THEN 'failed'
+            WHEN k.ack_at IS NOT NULL THEN 'done'
+            WHEN k.lease_token IS NOT NULL AND k.read_commit IS NOT NULL THEN 'processing'
+            ELSE 'pending' END AS status,
+       strftime('%s', substr(e.created_at, 1, 19))
+           + CAST('0' || substr(e.created_at, 20, 7) AS REAL) AS created_at,
+       strftime('%s', substr(COALESCE(k.dead_lettered_at, k.ack_at), 1, 19))
+           + CAST('0' || substr(COALESCE(k.dead_lettered_at, k.ack_at), 20, 7) AS REAL)
+           AS processed_at,
+       CASE WHEN k.dead_lettered_at IS NOT NULL THEN k.last_error END AS error,
+       e.namespace, e.id AS event_id
+  FROM events e
+  LEFT JOIN event_claims k ON k.event_id = e.id AND k.handler_id = (
+       SELECT c.handler_id FROM event_claims c
+        WHERE c.event_id = e.id AND c.handler_id >= 'bus:' AND c.handler_id < 'bus;'
+        ORDER BY CASE WHEN c.dead_lettered_at IS NOT NULL THEN 1
+                      WHEN c.ack_at IS NOT NULL THEN 2
+                      WHEN c.lease_token IS NOT NULL AND c.read_commit IS NOT NULL THEN 0
+                      ELSE 3 END, c.handler_id
+        LIMIT 1);
+
 -- name: layout
 -- A table of our own and not PRAGMA user_version: the file may be shared with an application.
 CREATE TABLE IF NOT EXISTS ontologia_layout (

@@ -1,0 +1,183 @@
+"""`EventJournal`: the events of a bus, as they are stored."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any, TypeAlias
+
+from ontologia.delivery.lineage import check_depth
+from ontologia.errors import InvalidValueError
+from ontologia.extensions import handling
+from ontologia.extensions.threads import Threads
+from ontologia.queues.protocol import checked_name, encoded_payload
+from ontologia.runtime.commits import UnitOfWork
+from ontologia.runtime.session import Session
+from ontologia.store.database import Tx
+from ontologia.store.events import checks
+from ontologia.store.events.log import fire_time
+from ontologia.store.rows import Announcement, EventRow
+
+_STATUSES = ("pending", "processing", "done", "failed")
+_DEFERRED = ("scheduled", "fired", "cancelled")
+_MOST = 100
+_A_WHILE = 0.999  # seconds: what comes later than this is no runaway, however often it comes
+Entries: TypeAlias = list[dict[str, Any]]
+
+
+class EventJournal:
+    """Stores events, and shows what became of them.
+
+    The table is the log that all events of the store are in, the view `event_journal` shows it as
+    a bus does. Which events are taken, done or failed is written with the bus's claims alone, so
+    there is nothing here that marks them.
+    """
+
+    def __init__(self, session: Session, threads: Threads) -> None:
+        self._session = session
+        self._threads = threads
+        self._events = session._store.events
+
+    # -- writing ----------------------------------------------------------------------------------
+
+    async def insert(
+        self,
+        topic: str,
+        source: str,
+        payload: dict[str, Any],
+        correlation_id: str | None = None,
+    ) -> int:
+        """Store an event; its number. One durable transaction."""
+        row = self.row(topic, source, payload, correlation_id)
+        return await self._threads.in_order(self._insert, row, handling.fence(self._session))
+
+    def _insert(self, row: EventRow, claim: Any) -> int:
+        number = 0
+
+        def read_number(tx: Tx) -> None:
+            nonlocal number
+            number = self._events.log.number(tx, row.id)
+
+        unit = UnitOfWork(announcements=[Announcement(row)], claim=claim, also=read_number)
+        self._session._commits.write(unit)
+        return number
+
+    async def schedule_deferred(
+        self,
+        delay: float | timedelta | None,
+        topic: str,
+        source: str,
+        payload: dict[str, Any],
+        correlation_id: str | None = None,
+        *,
+        at: datetime | None = None,
+    ) -> int:
+        """Store an event for later; its number among the deferred ones. One durable transaction."""
+        fire_at = fire_time(self._session._clock.now, delay=_not_negative(delay), at=at)
+        if fire_at is None:
+            raise InvalidValueError("an event for later needs a delay or at=")
+        wait = fire_at - self._session._clock.now().timestamp()
+        row = self.row(topic, source, payload, correlation_id, anew=wait >= _A_WHILE)
+        unit = UnitOfWork(
+            announcements=[Announcement(row, fire_at)], claim=handling.fence(self._session)
+        )
+        [stored] = (await self._threads.in_order(self._session._commits.write, unit)).stored
+        assert stored.deferred is not None  # noqa: S101 - without a dedup_key there is a number
+        return stored.deferred
+
+    def row(
+        self,
+        topic: str,
+        source: str,
+        payload: dict[str, Any],
+        correlation_id: str | None = None,
+        *,
+        anew: bool = False,
+    ) -> EventRow:
+        """An event as it will be stored; InvalidValueError or EventLoopLimitError if it cannot be.
+
+        What is announced while an event is handled follows from that one. With `anew` it begins
+        a chain of its own, and only its cause and correlation tell where it comes from.
+        """
+        checked_name(topic)
+        checks.name("source", source)
+        if correlation_id is not None:
+            checks.name("correlation_id", correlation_id)
+        lineage = handling.lineage()
+        if anew:
+            lineage = lineage._replace(root_event_id=None, chain_depth=0)
+        check_depth(topic, lineage, self._session.config.max_event_chain_depth)
+        row = self._events.log.untyped_row(
+            topic, encoded_payload(topic, payload), self._session.namespace, source=source
+        )
+        cause = handling.current.get()
+        return row._replace(
+            root_event_id=lineage.root_event_id or row.id,
+            chain_depth=lineage.chain_depth,
+            correlation_id=correlation_id or lineage.correlation_id,
+            causation_id=lineage.causation_id,
+            tenant_id=None if cause is None else cause.event.tenant_id,
+        )
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    async def list(
+        self,
+        *,
+        topic: str | None = None,
+        status: str | None = None,
+        correlation_id: str | None = None,
+        limit: int = _MOST,
+    ) -> Entries:
+        """The last `limit` events, or of those that are asked for, in the order of their numbers.
+
+        Each is a dict: `id`, `topic`, `source`, `payload`, `correlation_id`, `status`,
+        `created_at`, `processed_at`, `error`, `event_id`. Reads back from the newest on.
+        """
+        return await self._threads.run(
+            self._events.journal.entries,
+            self._session.namespace,
+            topic=topic,
+            status=_one_of(_STATUSES, status),
+            correlation_id=correlation_id,
+            limit=checks.limit(limit),
+        )
+
+    async def get(self, id: int) -> dict[str, Any] | None:
+        """One event by its number; None if there is none. Read by key."""
+        number = checks.whole("an event's number", id, -(2**63), 2**63 - 1)
+        return await self._threads.run(self._events.journal.entry, self._session.namespace, number)
+
+    async def deferred(
+        self,
+        *,
+        status: str | None = None,
+        until: float | None = None,
+        limit: int = _MOST,
+    ) -> Entries:
+        """Events for later, the earliest first; those that fire `until` then, in Unix seconds.
+
+        Each is a dict: `id`, `topic`, `source`, `payload`, `correlation_id`, `fire_at`, `status`
+        (scheduled, fired, cancelled), `created_at`, `fired_at`.
+        """
+        return await self._threads.run(
+            self._events.journal.deferred,
+            self._session.namespace,
+            status=_one_of(_DEFERRED, status),
+            until=until,
+            limit=checks.limit(limit),
+        )
+
+
+def _not_negative(delay: Any) -> Any:
+    """A delay that is over already is none."""
+    if isinstance(delay, timedelta):
+        return max(delay, timedelta())
+    if isinstance(delay, int | float) and not isinstance(delay, bool) and delay < 0:
+        return 0
+    return delay
+
+
+def _one_of(words: tuple[str, ...], status: str | None) -> str | None:
+    if status is not None and status not in words:
+        raise InvalidValueError(f"a status is one of {', '.join(words)}, got {status!r:.200}")
+    return status
