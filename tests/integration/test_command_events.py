@@ -25,6 +25,7 @@ from ontologia.errors import (
     EventLoopLimitError,
     InvalidValueError,
     LeaseExpiredError,
+    SessionClosedError,
 )
 from ontologia.queues import EventWorker, InMemoryEventQueue, RetryPolicy
 from ontologia.testing import ManualClock
@@ -258,6 +259,36 @@ def test_a_worker_that_lost_its_lease_writes_nothing(uri: str) -> None:
         assert record.read()[0]["weight"] == 0
 
 
+def test_an_env_that_is_closed_under_a_worker_leaves_the_event_to_others(uri: str) -> None:
+    begun, closed = threading.Event(), threading.Event()
+    raised: list[BaseException] = []
+
+    @api.on_event("shipment.seen")
+    def note(event: DomainEvent, env: Env) -> None:
+        begun.set()
+        assert closed.wait(10)
+        env.models["freight.note"].create({"by": "the first"})
+
+    def work(env: Env) -> None:
+        with pytest.raises(SessionClosedError, match="is closed") as info:
+            EventWorker(env).run_forever()
+        raised.append(info.value)
+
+    env = Env(uri, modules=[application(note)])
+    env.emit("shipment.seen", {})
+    thread = threading.Thread(target=work, args=(env,))
+    thread.start()
+    assert begun.wait(10)
+    env.close()
+    closed.set()
+    thread.join()
+
+    assert len(raised) == 1
+    with Env(uri, modules=[application()]) as other:
+        assert [event.name for event in queued(other)] == ["shipment.seen"]
+        assert other.models["freight.note"].count() == 0
+
+
 def test_a_chain_of_events_that_never_ends_is_ended(uri: str) -> None:
     reached: list[int] = []
 
@@ -275,6 +306,25 @@ def test_a_chain_of_events_that_never_ends_is_ended(uri: str) -> None:
         with working(env):
             until(lambda: -1 in reached)
     assert reached == [0, 1, 2, 3, -1]
+
+
+@pytest.mark.parametrize("queue", [None, "inmemory"])
+def test_every_event_of_a_chain_knows_the_first(uri: str, queue: str | None) -> None:
+    seen: list[DomainEvent] = []
+
+    @api.on_event("link")
+    def link(event: DomainEvent, env: Env) -> None:
+        seen.append(event)
+        if event.payload["left"]:
+            env.emit("link", {"left": event.payload["left"] - 1})
+
+    with Env(uri, modules=[application(link)], queue=queue) as env:
+        env.emit("link", {"left": 3})
+        with working(env):
+            until(lambda: len(seen) == 4)
+    assert [event.root_event_id for event in seen] == [None, *[seen[0].event_id] * 3]
+    assert [event.causation_id for event in seen[1:]] == [event.event_id for event in seen[:-1]]
+    assert [event.chain_depth for event in seen] == [0, 1, 2, 3]
 
 
 def test_why_goes_back_from_a_record_over_the_event_to_the_command(uri: str) -> None:
@@ -329,6 +379,9 @@ def test_a_typed_handler_may_dispatch_commands_and_hear_what_they_announce(uri: 
         confirmed = next(e for e in queued(env) if e.name == "shipment.confirmed")
         assert confirmed.causation_id == commit["metadata"]["event_id"]
         assert confirmed.chain_depth == 1
+        stored = session.event_store.inspect_event(confirmed.event_id)
+        assert stored is not None
+        assert stored["source"] == commit["metadata"]["handler_id"]
     assert heard == [1]
 
 

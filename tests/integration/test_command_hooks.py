@@ -192,6 +192,27 @@ def test_a_hook_that_changes_its_own_record_is_not_called_for_that(uri: str) -> 
         }
 
 
+@pytest.mark.req("C-151")
+@pytest.mark.parametrize("when", ["pre", "post"])
+def test_a_record_that_a_hook_makes_has_hooks_of_its_own(uri: str, when: str) -> None:
+    seen: list[str] = []
+
+    def copy(self: Any, cmd: Command) -> None:
+        seen.append(cmd.payload["reference"])
+        if cmd.payload["reference"] == "bad copy":
+            raise ValueError("no bad copies")
+        if "copy" not in cmd.payload["reference"]:
+            values = {"reference": f"{cmd.payload['reference']} copy"}
+            self.env.models[KEY].create(values)
+
+    with Env(uri, modules=[application(hooks((f"{when}.{KEY}.create", copy)))]) as env:
+        env.models[KEY].create({"reference": "good"})
+        assert seen == ["good", "good copy"]
+        with pytest.raises(ValueError, match="no bad copies"):
+            env.models[KEY].create({"reference": "bad"})
+        assert env.models[KEY].count() == 2
+
+
 def test_a_hook_has_a_key_that_says_when() -> None:
     with pytest.raises(DefinitionError, match=r"begins with pre\. or post\."):
         api.hook("shipment.confirm")

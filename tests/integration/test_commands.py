@@ -21,7 +21,14 @@ from ontologia.commands import (
     Registry,
     api,
 )
-from ontologia.errors import ConfigError, DefinitionError, InvalidValueError, NotFoundError
+from ontologia.errors import (
+    ConfigError,
+    DefinitionError,
+    InvalidValueError,
+    NotFoundError,
+    SessionClosedError,
+)
+from ontologia.queues import InMemoryEventQueue
 from tests.integration.freight import FreightShipment, application, do, model, queued
 
 
@@ -244,6 +251,32 @@ def test_an_env_over_a_session_leaves_it_open(uri: str) -> None:
         assert queued(env) == []  # it is another namespace
 
 
+def test_an_env_that_is_closed_does_nothing_more_and_closes_what_it_opened(uri: str) -> None:
+    with Session(uri) as session:
+        given = InMemoryEventQueue()
+        envs = [Env(session, modules=[application()], queue=queue) for queue in (None, given)]
+        for env in envs:
+            shipment(env)
+            records = env.models["freight.shipment"]
+            env.close()
+            env.close()
+            for attempt in (
+                lambda: shipment(env),  # noqa: B023 - called here
+                lambda: env.emit("shipment.seen", {}),  # noqa: B023
+                lambda: records.search(),  # noqa: B023
+                lambda: records.browse("x").read(),  # noqa: B023
+                lambda: records.count(),  # noqa: B023
+            ):
+                with pytest.raises(SessionClosedError, match="the env is closed"):
+                    attempt()
+        assert envs[0].queue is not None
+        with pytest.raises(SessionClosedError, match="the queue is closed"):
+            envs[0].queue.dequeue(1, 0)
+        assert given.dequeue(1, 0) == []
+        with Env(session, modules=[application()]) as another:
+            assert another.models["freight.shipment"].count() == 2
+
+
 def test_commits_say_which_command_made_them(uri: str) -> None:
     with Env(uri, modules=[application()], tenant_id="acme") as env:
         record = shipment(env)
@@ -323,6 +356,28 @@ def test_what_cannot_be_registered_is_said_when_it_is_loaded() -> None:
     with pytest.raises(DefinitionError, match="is async"):
         Registry().load_module(application(model("freight.slow", slow=slow)))
 
+    @api.on_command("lazy.command")
+    def lazy(self: Any, cmd: Command) -> Any:
+        yield cmd
+
+    with pytest.raises(DefinitionError, match=r"lazy has a yield in it") as info:
+        Registry().load_module(application(model("freight.lazy", lazy=lazy)))
+    assert info.value.hint == "Return a list."
+
+    @api.on_event("lazy.event")
+    async def lazily(event: Any, env: Any) -> Any:
+        yield event
+
+    with pytest.raises(DefinitionError, match="has a yield in it"):
+        Registry().load_module(application(lazily))
+
+    for kind in (staticmethod, classmethod):
+        odd = kind(api.on_command("odd.command")(lambda *given: None))
+        with pytest.raises(DefinitionError, match=rf"odd is marked, but is a {kind.__name__}"):
+            Registry().load_module(application(model("freight.odd", odd=odd)))
+        with pytest.raises(DefinitionError, match="only functions are decorated"):
+            api.on_command("odd.command")(kind(lambda *given: None))
+
     class Stranger:
         __module__ = "application"
 
@@ -342,6 +397,39 @@ def test_what_cannot_be_registered_is_said_when_it_is_loaded() -> None:
 
     with pytest.raises(DefinitionError, match="is no model"):
         Registry().register_model(Nameless)
+
+
+@pytest.mark.req("EDE-020")
+def test_a_command_may_have_any_name_whatever_the_convention(uri: str) -> None:
+    odd = model("freight.odd", handle=api.on_command("Größe ändern!")(lambda self, cmd: 1))
+    with Env(uri, modules=[application(odd)]) as env:
+        assert env.dispatch(Command("Größe ändern!", {})) == 1
+
+
+def test_a_hook_that_nothing_calls_is_said(uri: str, caplog: pytest.LogCaptureFixture) -> None:
+    def hooked(*keys: str) -> Any:
+        def hook(self: Any, cmd: Command) -> None: ...
+
+        for key in keys:
+            hook = api.hook(key)(hook)
+        return model("freight.hooked", hook=hook)
+
+    called = ("pre.shipment.confirm", "post.freight.shipment.update", "pre.ede.delete")
+    with Env(uri, modules=[application(hooked(*called))]):
+        assert caplog.messages == []
+    with Env(uri, modules=[application(hooked(*called, "pre.shipment.update"))]):
+        [message] = caplog.messages
+    assert "hook waits for pre.shipment.update, and there is no such command" in message
+
+
+def test_models_are_a_mapping(env: Env) -> None:
+    assert sorted(env.models) == ["freight.note", "freight.shipment"]
+    assert len(env.models) == 2
+    assert "freight.note" in env.models
+    found = env.models.get("freight.note")
+    assert found is not None
+    assert found.model_key == "freight.note"
+    assert env.models.get("freight.nothing") is None
 
 
 def test_a_field_of_a_record_is_not_an_attribute_of_its_model(env: Env) -> None:

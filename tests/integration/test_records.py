@@ -184,6 +184,15 @@ def test_what_was_read_can_be_changed_without_changing_the_record(env: Env) -> N
     assert record.read()[0]["tags"] == ["a", "b"]
 
 
+def test_a_set_has_parts(env: Env, five: RecordSet) -> None:
+    assert five[1:3].ids == five.ids[1:3]
+    assert five[-1].id == five.ids[-1]
+    assert five[5:].ids == []
+    assert [each["weight"] for each in five[:2].read()] == [10, 20]
+    with pytest.raises(IndexError):
+        _ = five[5]
+
+
 def test_ids_are_asked_of_one_record(env: Env, five: RecordSet) -> None:
     with pytest.raises(InvalidValueError, match="this one has 5"):
         _ = five.id
@@ -221,6 +230,19 @@ def test_the_built_in_commands_do_what_the_records_do(env: Env) -> None:
     assert env.dispatch(Command("ede.count", {}, KEY)) == 1
     found = env.dispatch(Command("ede.search", {"domain": [["weight", "=", 5]]}, KEY))
     assert found == [changed]
+
+
+@pytest.mark.req("EDE-027")
+def test_the_count_is_of_those_that_a_domain_describes(env: Env, five: RecordSet) -> None:
+    def count(domain: list[Any] | None) -> Any:
+        return env.dispatch(Command("ede.count", {"domain": domain}, KEY))
+
+    assert count([["weight", ">", 20]]) == 3
+    assert count([["weight", ">", 20], ["status", "=", "draft"]]) == 2
+    assert count([["weight", ">", 900]]) == 0
+    assert count(None) == count([]) == 5
+    env.dispatch(Command("ede.delete", {}, KEY, five[4].id))
+    assert count([["weight", ">", 20]]) == 2
 
 
 @pytest.mark.req("EDE-030")
@@ -306,11 +328,25 @@ def test_what_is_found_is_sorted_and_paged(env: Env, five: RecordSet) -> None:
         ([("weight", "<", None)], "is_null"),
         ([("weight", "in", 3)], "takes a list"),
         ([("weight", "=", 1)] * 1001, "at most 1000 terms"),
+        (["|", ("weight", "=", 1), "&", ("weight", "=", 1)] * 60 + [("weight", "=", 1)], "deep"),
+        (["!", "|", ("weight", "=", 1)] * 60 + [("weight", "=", 1)], "deep"),
     ],
 )
 def test_a_domain_that_means_nothing_is_refused(env: Env, domain: Any, problem: str) -> None:
     with pytest.raises((QueryError, QueryTypeError), match=problem):
         env.models[KEY].search(domain)
+
+
+def test_a_domain_may_be_long(env: Env, five: RecordSet) -> None:
+    either = ["|"] * 499 + [("weight", "=", n) for n in range(500)]
+    many = ["!"] * 998 + [("weight", "=", 10)]
+
+    def count(model: Any, cmd: Command) -> list[int]:
+        five[0].write({"status": "counted"})  # now Python is asked about it as well
+        return [env.models[KEY].count(domain) for domain in (either, many, ["!", *many])]
+
+    assert do(env, count) == [5, 1, 4]
+    assert [env.models[KEY].count(domain) for domain in (either, many, ["!", *many])] == [5, 1, 4]
 
 
 @pytest.mark.req("EDE-028")

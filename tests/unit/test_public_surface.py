@@ -18,6 +18,8 @@ from ontologia.errors import OntologiaError
 
 PUBLIC = [
     "ontologia",
+    "ontologia.actors",
+    "ontologia.commands",
     "ontologia.migration",
     "ontologia.query",
     "ontologia.queues",
@@ -41,6 +43,7 @@ OPTIONAL = [
     "starlette",
     "typer",
     "uvicorn",
+    "yaml",
 ]
 
 
@@ -101,6 +104,31 @@ def test_the_names_of_the_event_bus_are_there():
         Session,
         on_event,
     )
+
+
+@pytest.mark.req("EDE-012")
+def test_the_names_of_commands_and_queues_are_there():
+    from ontologia.commands import (  # noqa: F401
+        Command,
+        CommandBus,
+        DomainEvent,
+        DomainModel,
+        Env,
+        RecordSet,
+        Registry,
+        api,
+    )
+    from ontologia.queues import (  # noqa: F401
+        EventDelivery,
+        EventQueue,
+        EventWorker,
+        InMemoryEventQueue,
+        RetryPolicy,
+        StoreEventQueue,
+        open_queue,
+    )
+
+    assert {"model", "on_command", "on_event", "hook"} <= set(vars(api))
 
 
 @pytest.mark.req("ONT-004")

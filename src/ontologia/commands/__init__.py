@@ -20,7 +20,12 @@ from ontologia.commands.env import Env
 from ontologia.commands.model import DomainModel
 from ontologia.commands.recordset import Records, RecordSet
 from ontologia.commands.registry import CommandTarget, Registry
-from ontologia.errors import CommandHandlerNotFound, DuplicateHandler, RecordNotFound
+from ontologia.errors import (
+    CommandHandlerNotFound,
+    DuplicateHandler,
+    RecordExists,
+    RecordNotFound,
+)
 from ontologia.queues import DomainEvent
 from ontologia.queues.current import get_current_tenant_id, set_current_tenant_id
 
@@ -33,6 +38,7 @@ __all__ = [
     "DomainModel",
     "DuplicateHandler",
     "Env",
+    "RecordExists",
     "RecordNotFound",
     "RecordSet",
     "Records",

@@ -94,7 +94,7 @@ def hook(key: str) -> Callable[[F], F]:
 
 def _marking(mark: Mark) -> Callable[[F], F]:
     def decorate(function: F) -> F:
-        if not callable(function) or isinstance(function, type):
+        if not callable(function) or isinstance(function, type | staticmethod):
             raise DefinitionError(f"{mark.name}: only functions are decorated, got {function!r}")
         setattr(function, _MARKS, (*marks_of(function), mark))
         return function

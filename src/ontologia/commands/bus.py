@@ -32,8 +32,7 @@ class CommandBus:
         if not isinstance(cmd, Command):
             raise TypeError(f"dispatch takes a Command, got {cmd!r}")
         handle, keys = self._resolve(cmd)
-        object.__setattr__(cmd, "_env", env)
-        with env._working(cmd) as unit:
+        with env._working(cmd) as unit, cmd._carried_out(env):
             record = None
             if cmd.model_key is not None and cmd.model_id is not None:
                 record = RecordSet(env, cmd.model_key, [cmd.model_id])
@@ -60,11 +59,11 @@ class CommandBus:
     def _hooks(self, when: str, keys: list[str], env: Env, unit: CommandUnit, frame: Frame) -> None:
         cmd = frame.command
         targets = [target for key in keys for target in self._registry.hooks(f"{when}.{key}")]
-        id = frame.record.id if frame.record is not None else None
-        place = (cmd.name, cmd.model_key, id)
-        if not targets or place in unit.hooking:
+        if not targets or frame.place in unit.hooking:
             return
-        unit.hooking.add(place)
+        hooking = unit.hooking
+        # A record that is yet to be made is another one each time, with hooks of its own.
+        unit.hooking = hooking | {frame.place} if frame.record is not None else hooking
         try:
             for target in targets:
                 target.call(env, cmd)
@@ -73,7 +72,7 @@ class CommandBus:
                 error.__dict__.setdefault(_VETO, f"{when}.{cmd.name}")
             raise
         finally:
-            unit.hooking.discard(place)
+            unit.hooking = hooking
 
 
 def vetoed_by(error: BaseException) -> str | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,8 @@ class Command:
     model_key: str | None = None
     model_id: str | None = None
     _env: Env | None = field(default=None, init=False, repr=False, compare=False)
+    _given: dict[str, Any] = field(init=False, repr=False, compare=False)
+    """The payload as it was given."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.payload, Mapping):
@@ -39,7 +42,19 @@ class Command:
                 value is None or (isinstance(value, str) and value)
             ):
                 raise InvalidValueError(f"a command's {what} is text, got {value!r:.200}")
-        object.__setattr__(self, "payload", dict(self.payload))
+        object.__setattr__(self, "_given", _copied(dict(self.payload)))
+        object.__setattr__(self, "payload", self._given)
+
+    @contextmanager
+    def _carried_out(self, env: Env) -> Generator[None]:
+        """Have a payload that hooks may change, for this once: the next time it is as given."""
+        before = self.payload
+        object.__setattr__(self, "_env", env)
+        object.__setattr__(self, "payload", _copied(self._given))
+        try:
+            yield
+        finally:
+            object.__setattr__(self, "payload", before)
 
     @property
     def record(self) -> RecordSet | Any:
@@ -54,3 +69,10 @@ class Command:
         if self.model_key is None or self.model_id is None:
             return None
         raise RuntimeError(f"{self.name} is not being dispatched, so its record cannot be reached")
+
+
+def _copied(value: Any) -> Any:
+    """The same dicts and lists anew, with what is in them; a payload may hold anything."""
+    if isinstance(value, dict):
+        return {name: _copied(each) for name, each in value.items()}
+    return [_copied(each) for each in value] if isinstance(value, list) else value

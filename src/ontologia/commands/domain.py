@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from ontologia.errors import QueryError
 from ontologia.query import aggregates
 from ontologia.query.aggregates import Aggregate, GroupOrder
-from ontologia.schema.expression import And, Condition, Expr, Order
+from ontologia.schema.expression import And, Condition, Expr, Not, Order
 from ontologia.schema.shape import Shape
 
 Domain: TypeAlias = Sequence[Any]
@@ -32,6 +32,7 @@ _COMPARISONS: dict[str, Callable[[Expr[Any], Any], Any]] = {
     "ilike": lambda field, pattern: field.ilike(pattern),
 }
 _MOST_TERMS = 1_000
+_DEEPEST = 50
 
 
 def condition(shape: Shape, domain: Domain | None) -> Condition | None:
@@ -42,20 +43,27 @@ def condition(shape: Shape, domain: Domain | None) -> Condition | None:
         raise QueryError(f"a domain is a list of (field, operator, value), got {domain!r:.200}")
     if len(domain) > _MOST_TERMS:
         raise QueryError(f"a domain has at most {_MOST_TERMS} terms, got {len(domain)}")
-    stack: list[Condition] = []
+    stack: list[_Joined] = []
     # From the end: what an operator joins has been understood when the operator is met.
     for term in reversed(domain):
         if isinstance(term, str):
             stack.append(_joined(term, stack))
         else:
-            stack.append(_term(shape, term))
+            stack.append(_Joined(_term(shape, term), 1))
     stack.reverse()
     if len(stack) <= 1:
-        return stack[0] if stack else None
-    return And(tuple(stack))
+        return stack[0].condition if stack else None
+    return And(tuple(each.condition for each in stack))
 
 
-def _joined(word: str, stack: list[Condition]) -> Condition:
+class _Joined(NamedTuple):
+    """A part of a domain, and how deep its operators stand in each other."""
+
+    condition: Condition
+    depth: int
+
+
+def _joined(word: str, stack: list[_Joined]) -> _Joined:
     if word not in ("|", "&", "!"):
         raise QueryError(
             f"{word!r:.200} joins nothing in a domain; write '|', '&', '!' or a "
@@ -66,9 +74,20 @@ def _joined(word: str, stack: list[Condition]) -> Condition:
         raise QueryError(f"{word!r} in a domain stands before {needed} more, got {len(stack)}")
     first = stack.pop()
     if word == "!":
-        return ~first
+        if isinstance(first.condition, Not):  # twice is not at all, also of what is unknown
+            return _Joined(first.condition.part, first.depth - 1)
+        return _within(~first.condition, first)
     second = stack.pop()
-    return first | second if word == "|" else first & second
+    one, other = first.condition, second.condition
+    return _within(one | other if word == "|" else one & other, first, second)
+
+
+def _within(condition: Condition, *joined: _Joined) -> _Joined:
+    # A chain of the same operator is one level: that is how long lists of alternatives are written.
+    depth = max(each.depth + (type(each.condition) is not type(condition)) for each in joined)
+    if depth > _DEEPEST:
+        raise QueryError(f"the operators of a domain stand more than {_DEEPEST} deep in each other")
+    return _Joined(condition, depth)
 
 
 def _term(shape: Shape, term: Any) -> Condition:

@@ -20,7 +20,7 @@ from ontologia.commands.tracking import changed_fields
 from ontologia.commands.turns import Turns
 from ontologia.commands.unit import CommandUnit, Frame
 from ontologia.delivery.lineage import Lineage, check_depth, child_of, of_command
-from ontologia.errors import ConfigError
+from ontologia.errors import ConfigError, SessionClosedError
 from ontologia.ids import Ids
 from ontologia.queues import DomainEvent, EventQueue, StoreEventQueue, open_queue
 from ontologia.queues.current import delivered, get_current_tenant_id
@@ -31,7 +31,7 @@ from ontologia.runtime.session import Session
 from ontologia.store.rows import Announcement, Batch, Claim, RawChange
 
 log = logging.getLogger(__name__)
-_units: ContextVar[tuple[Env, CommandUnit] | None] = ContextVar("ontologia_unit", default=None)
+_units: ContextVar[tuple[tuple[Env, CommandUnit], ...]] = ContextVar("ontologia_units", default=())
 
 
 class Env:
@@ -60,6 +60,8 @@ class Env:
         self.registry = Registry()
         for module in modules:
             self.registry.load_module(module)
+        for key, method in self.registry.idle_hooks():
+            log.warning("the hook %s waits for %s, and there is no such command", method, key)
         models = list(self.registry.models.values())
         self._own_session = not isinstance(datastore, Session)
         if isinstance(datastore, Session):
@@ -73,6 +75,7 @@ class Env:
         self._tenant_id = tenant_id
         self._ids = Ids(self.session._clock, self.session._random)
         self._turns = Turns()
+        self._closed = False
         self._own_queue = queue is None or isinstance(queue, str)
         try:
             self.queue = self._opened(queue)
@@ -126,11 +129,14 @@ class Env:
 
     def _unit(self) -> CommandUnit | None:
         """The unit of work that is going on here."""
-        found = _units.get()
-        return found[1] if found is not None and found[0] is self else None
+        for env, unit in _units.get():
+            if env is self and unit.is_going_on():
+                return unit
+        return None
 
     def _reading(self) -> CommandUnit:
         """Through what to read: the unit of work, or one that lasts for this one question."""
+        self._check_open()
         return self._unit() or CommandUnit(self.session._reader, "")
 
     @contextmanager
@@ -157,12 +163,13 @@ class Env:
 
     @contextmanager
     def _beginning(self) -> Generator[CommandUnit]:
-        self.session._check_open()
+        self._check_open()
         unit = CommandUnit(self.session._reader, self._id())
-        token = _units.set((self, unit))
+        token = _units.set(((self, unit), *_units.get()))
         try:
             yield unit
         finally:
+            unit.end()
             _units.reset(token)
         self._commit(unit)
 
@@ -184,7 +191,7 @@ class Env:
                 self._metadata(unit, claim),
                 self._announcements(queued, claim),
                 claim,
-                seen=unit.seen,
+                seen=unit.seen(),
                 announce=track if self._is_tracked(batch) else None,
                 also=unit.also,
             )
@@ -227,6 +234,7 @@ class Env:
         in the queue when this returns. Tenant, correlation and causation come from what is going
         on: the tenant that is set, the event that is being handled, the command.
         """
+        self._check_open()
         unit = self._unit()
         event = self._event(
             name,
@@ -314,11 +322,20 @@ class Env:
         return self._ids.new()
 
     def close(self) -> None:
-        """Give up what was opened here: the queue, then the session. Closing again is nothing."""
+        """Give up what was opened here: the queue, then the session. Closing again is nothing.
+
+        Commands are carried out no more, also where the session was given and stays open.
+        """
+        self._closed = True
         close = getattr(self.queue, "close", None)
         if self._own_queue and close is not None:
             close()
         self._close_session()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise SessionClosedError("the env is closed", hint="Make another Env.")
+        self.session._check_open()
 
     def _close_session(self) -> None:
         if self._own_session:
@@ -344,6 +361,11 @@ class Models(Mapping[str, Records]):
 
     def __getitem__(self, key: str) -> Records:
         return Records(self._env, self._env.registry.model(key))
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The same, or `default` if there is none."""
+        found = self._env.registry.models.get(key)
+        return default if found is None else Records(self._env, found)
 
     def __contains__(self, key: object) -> bool:
         return key in self._env.registry.models

@@ -78,8 +78,10 @@ class RecordSet:
     def __iter__(self) -> Iterator[RecordSet]:
         return (RecordSet(self._env, self.model_key, [id]) for id in self.ids)
 
-    def __getitem__(self, index: int) -> RecordSet:
-        return RecordSet(self._env, self.model_key, [self.ids[index]])
+    def __getitem__(self, index: int | slice) -> RecordSet:
+        chosen = self.ids[index]
+        ids = [chosen] if isinstance(chosen, str) else chosen
+        return RecordSet(self._env, self.model_key, ids)
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -81,6 +81,18 @@ class Registry:
         """The hooks under this key, in the order of registration."""
         return self._hooks.get(key, ())
 
+    def idle_hooks(self) -> list[tuple[str, str]]:
+        """Keys of hooks that nothing calls, each with the method that waits for it."""
+        verbs = ("create", "update", "delete")
+        called = {f"{key}.{verb}" for key in ("ede", *self.models) for verb in verbs}
+        called.update(self._commands)
+        return [
+            (key, f"{_place(target.model_cls)}.{target.method_name}")
+            for key, targets in self._hooks.items()
+            for target in targets
+            if key.partition(".")[2] not in called
+        ]
+
     def model(self, key: str) -> type[DomainModel]:
         """The model of this key; NotFoundError if there is none."""
         found = self.models.get(key)
@@ -128,6 +140,7 @@ class Registry:
     def _register_method(
         self, cls: type[DomainModel], name: str, function: Any, mark: Mark
     ) -> None:
+        _refuse_generator(function, f"{_place(cls)}.{name}")
         target = CommandTarget(cls, name)
         if mark.kind == "event":
             self._track(cls, name, mark)
@@ -150,6 +163,7 @@ class Registry:
             )
 
     def _register_function(self, function: Any, marks: Sequence[Mark]) -> None:
+        _refuse_generator(function, _place(function))
         for mark in marks:
             if mark.kind != "event":
                 raise DefinitionError(
@@ -194,6 +208,11 @@ def _methods(cls: type) -> Iterator[tuple[str, Any]]:
         for name, value in vars(base).items():
             if inspect.isfunction(value):
                 seen[name] = value
+            elif marks_of(getattr(value, "__func__", None)):
+                raise DefinitionError(
+                    f"{_place(cls)}.{name} is marked, but is a {type(value).__name__}; what is "
+                    f"called for a command, a hook or an event is a plain method"
+                )
     yield from seen.items()
 
 
@@ -206,6 +225,14 @@ def _bound(target: CommandTarget, fields: frozenset[str] | None) -> EventHandler
     handle.__qualname__ = f"{target.model_cls.__qualname__}.{target.method_name}"
     handle.__module__ = target.model_cls.__module__
     return handle
+
+
+def _refuse_generator(function: Any, place: str) -> None:
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise DefinitionError(
+            f"{place} has a yield in it, so that calling it would do nothing",
+            hint="Return a list.",
+        )
 
 
 def _refuse_marked_methods(cls: type) -> None:

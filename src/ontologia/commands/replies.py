@@ -80,7 +80,7 @@ def _answer(known: Reply, request: str, key: str) -> Any:
 
 
 def _digest(cmd: Command) -> str:
-    asked = [cmd.name, as_json(cmd.payload), cmd.model_key, cmd.model_id]
+    asked = [cmd.name, as_json(cmd._given), cmd.model_key, cmd.model_id]
     return hashlib.sha256(codec.encode(asked, where=cmd.name).encode()).hexdigest()
 
 

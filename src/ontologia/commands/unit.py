@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ontologia.commands.command import Command
-from ontologia.errors import InvalidValueError, RecordNotFound
+from ontologia.errors import InvalidValueError, RecordExists, RecordNotFound
 from ontologia.query import evaluate
 from ontologia.query.builder import QueryBuilder
 from ontologia.query.question import Question, both
@@ -45,6 +46,12 @@ class Frame:
         self.command = command
         self.record = record
 
+    @property
+    def place(self) -> tuple[str, str | None, str | None]:
+        """What it does, and to which record."""
+        id = None if self.record is None else self.record.id
+        return (self.command.name, self.command.model_key, id)
+
 
 class Mark(NamedTuple):
     """A point to go back to."""
@@ -64,16 +71,31 @@ class CommandUnit:
         self.name: str | None = None
         """The command it began with."""
         self.frames: list[Frame] = []
-        self.hooking: set[tuple[str, str | None, str | None]] = set()
+        self.hooking: frozenset[tuple[str, str | None, str | None]] = frozenset()
         """What hooks are running for: they do not run again for what they do themselves."""
         self.events: list[DomainEvent] = []
         self.also: Callable[[Tx], None] | None = None
         """Something else to write at the end."""
-        self.seen: Batch = {}
+        self._thread: int | None = threading.get_ident()
         self._reader = reader
+        self._seen: Batch = {}
         self._read: dict[Place, Fields | None] = {}
         self._drafts: dict[Place, Draft] = {}
         self._undo: list[tuple[Place, Draft | None]] = []
+
+    # -- its life -------------------------------------------------------------------------------
+
+    def is_going_on(self) -> bool:
+        """Whether what is done here and now is part of it.
+
+        Contexts are copied: into threads (`asyncio.to_thread`), and into tasks that outlive it.
+        What happens there is not part of it, and must not be lost in it.
+        """
+        return self._thread == threading.get_ident()
+
+    def end(self) -> None:
+        """Take up nothing more."""
+        self._thread = None
 
     # -- the commands in it ---------------------------------------------------------------------
 
@@ -125,15 +147,17 @@ class CommandUnit:
             return _copy(draft.fields)
         read = self._read[place]
         text = None if read is None else shape.dump(read)
-        self.seen.setdefault((shape.kind, shape.name), {}).setdefault((id,), text)
+        self._seen.setdefault((shape.kind, shape.name), {}).setdefault((id,), text)
         return _copy(read)
 
     def create(self, shape: Shape, values: Fields) -> Fields:
-        """Write a new record; there must be none of its id by the end."""
+        """Write a new record; RecordExists, here or at the end, if there is one of its id."""
         fields = shape.validate(values)
-        id = fields["id"]
-        self.seen.setdefault((shape.kind, shape.name), {}).setdefault((id,), None)
-        self._put(shape, id, fields)
+        place = (shape.name, fields["id"])
+        draft = self._drafts.get(place)
+        if (self._read.get(place) if draft is None else draft.fields) is not None:
+            raise RecordExists(*place)
+        self._put(shape, fields["id"], fields)
         return fields
 
     def update(self, shape: Shape, id: str, values: Fields) -> Fields:
@@ -169,6 +193,13 @@ class CommandUnit:
         for (name, id), draft in self._drafts.items():
             batch.setdefault((draft.shape.kind, name), {})[(id,)] = draft.text
         return batch
+
+    def seen(self) -> Batch:
+        """What must be true before: what was read, and that what was made unread is not there."""
+        seen = {type_key: dict(objects) for type_key, objects in self._seen.items()}
+        for (name, id), draft in self._drafts.items():
+            seen.setdefault((draft.shape.kind, name), {}).setdefault((id,), None)
+        return seen
 
     # -- questions: query.builder.Answers ---------------------------------------------------------
 

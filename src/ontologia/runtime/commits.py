@@ -15,6 +15,7 @@ from ontologia.errors import (
     HeadMismatchError,
     InvalidValueError,
     LeaseExpiredError,
+    RecordExists,
     StateConflictError,
 )
 from ontologia.migration.versions import TypeVersions
@@ -203,6 +204,8 @@ def _together(seen: Batch, batch: Batch) -> Batch:
 def check_seen(seen: Batch, batch: Batch, changes: Sequence[RawChange]) -> None:
     """StateConflictError if an object is not any more what it was when it was read.
 
+    RecordExists if it was to be made, and is there.
+
     What differs from the store shows what is there now. What does not differ is as it is wanted;
     if that is not how it was read, then somebody else has written the same meanwhile.
     """
@@ -214,7 +217,8 @@ def check_seen(seen: Batch, batch: Batch, changes: Sequence[RawChange]) -> None:
         for key, text in objects.items():
             now = before.get((type_key, key), wanted.get(key, text))
             if now != text:
-                raise StateConflictError(type_key[1], key[0])
+                made = text is None and wanted.get(key) is not None
+                raise (RecordExists if made else StateConflictError)(type_key[1], key[0])
 
 
 def check_event_options(event: object, delay: object, at: object, dedup_key: object) -> None:
