@@ -10,25 +10,21 @@ from contextvars import ContextVar
 from types import ModuleType, TracebackType
 from typing import Any, Self
 
-from ontologia import codec
+from ontologia.commands.announcing import Announcing
 from ontologia.commands.bus import CommandBus
 from ontologia.commands.command import Command
 from ontologia.commands.recordset import Records
-from ontologia.commands.registry import FIELD_CHANGED, Registry
+from ontologia.commands.registry import Registry
 from ontologia.commands.replies import dispatch_once
-from ontologia.commands.tracking import changed_fields
 from ontologia.commands.turns import Turns
 from ontologia.commands.unit import CommandUnit, Frame
-from ontologia.delivery.lineage import Lineage, check_depth, child_of, of_command
 from ontologia.errors import ConfigError, SessionClosedError
 from ontologia.ids import Ids
-from ontologia.queues import DomainEvent, EventQueue, StoreEventQueue, open_queue
-from ontologia.queues.current import delivered, get_current_tenant_id
-from ontologia.queues.protocol import checked_name, encoded_payload
+from ontologia.queues import DomainEvent, EventQueue, open_queue
+from ontologia.queues.current import get_current_tenant_id
 from ontologia.runtime.commits import UnitOfWork
-from ontologia.runtime.context import active
 from ontologia.runtime.session import Session
-from ontologia.store.rows import Announcement, Batch, Claim, RawChange
+from ontologia.store.rows import Announcement, Claim, RawChange
 
 log = logging.getLogger(__name__)
 _units: ContextVar[tuple[tuple[Env, CommandUnit], ...]] = ContextVar("ontologia_units", default=())
@@ -75,6 +71,7 @@ class Env:
         self._tenant_id = tenant_id
         self._ids = Ids(self.session._clock, self.session._random)
         self._turns = Turns()
+        self._announcing = Announcing(self)
         self._closed = False
         self._own_queue = queue is None or isinstance(queue, str)
         try:
@@ -177,26 +174,27 @@ class Env:
         batch = unit.batch()
         if not (batch or unit.events or unit.also):
             return
-        claim = self._claim()
+        announcing = self._announcing
+        claim = announcing.claim()
         queued: list[DomainEvent] = list(unit.events)
         tracked: list[DomainEvent] = []
 
         def track(changes: Sequence[RawChange]) -> list[Announcement]:
-            tracked[:] = self._field_changes(unit, changes)  # it may be tried more than once
-            return self._announcements(tracked, claim)
+            tracked[:] = announcing.field_changes(unit, changes)  # it may be tried more than once
+            return announcing.within(tracked, claim)
 
         self.session._commits.write(
             UnitOfWork(
                 batch,
                 self._metadata(unit, claim),
-                self._announcements(queued, claim),
+                announcing.within(queued, claim),
                 claim,
                 seen=unit.seen(),
-                announce=track if self._is_tracked(batch) else None,
+                announce=track if announcing.is_tracked(batch) else None,
                 also=unit.also,
             )
         )
-        self._enqueue(queued + tracked)
+        announcing.after(queued + tracked)
 
     def _metadata(self, unit: CommandUnit, claim: Claim | None) -> dict[str, Any]:
         metadata = self.session._metadata() | {"command": unit.name, "command_id": unit.id}
@@ -207,14 +205,6 @@ class Env:
             metadata["handler_id"] = claim.handler_id
             metadata["attempt"] = claim.attempts + 1
         return metadata
-
-    def _claim(self) -> Claim | None:
-        """What is being handled here, if it is of this store: then its lease is the fence."""
-        context = active.get()
-        if context is not None and context.session is self.session:
-            return context._claim
-        current = delivered.get()
-        return current.claim if current is not None and current.session is self.session else None
 
     # -- events ---------------------------------------------------------------------------------
 
@@ -236,7 +226,7 @@ class Env:
         """
         self._check_open()
         unit = self._unit()
-        event = self._event(
+        event = self._announcing.event(
             name,
             payload,
             unit,
@@ -248,68 +238,6 @@ class Env:
             unit.events.append(event)
         elif self.queue is not None:
             self.queue.enqueue(event)
-
-    def _event(
-        self, name: str, payload: dict[str, Any], unit: CommandUnit | None, **given: str | None
-    ) -> DomainEvent:
-        lineage = self._lineage(unit)
-        check_depth(name, lineage, self.session.config.max_event_chain_depth)
-        return DomainEvent(
-            checked_name(name),
-            codec.decode(encoded_payload(name, payload)),
-            self._id(),
-            self.session._clock.now(),
-            given.get("tenant_id") or self.tenant_id,
-            given.get("correlation_id") or lineage.correlation_id,
-            given.get("causation_id") or lineage.causation_id,
-            lineage.root_event_id,
-            lineage.chain_depth,
-        )
-
-    def _lineage(self, unit: CommandUnit | None) -> Lineage:
-        context = active.get()
-        if context is not None and context.session is self.session:
-            return context._lineage()
-        current = delivered.get()
-        if current is not None:
-            event = current.event
-            root = event.root_event_id or event.event_id
-            return child_of(event.event_id, root, event.chain_depth, event.correlation_id, "")
-        return Lineage() if unit is None else of_command(unit.id)
-
-    def _is_tracked(self, batch: Batch) -> bool:
-        return any(name in self.registry.tracked for _, name in batch)
-
-    def _field_changes(
-        self, unit: CommandUnit, changes: Sequence[RawChange]
-    ) -> Iterator[DomainEvent]:
-        for payload in changed_fields(changes, self.registry.tracked):
-            name = f"{payload['model_key']}.{FIELD_CHANGED}"
-            yield self._event(name, payload | {"tenant_id": self.tenant_id}, unit)
-
-    def _announcements(
-        self, events: Sequence[DomainEvent], claim: Claim | None
-    ) -> list[Announcement]:
-        """The events as part of the transaction, where the queue is in the same database."""
-        queue = self._queue_within()
-        if queue is None:
-            return []
-        made = [queue.announcement(event) for event in events]
-        if claim is None:
-            return made
-        return [each._replace(row=each.row._replace(source=claim.handler_id)) for each in made]
-
-    def _enqueue(self, events: Sequence[DomainEvent]) -> None:
-        """The others, once the transaction is through."""
-        if self.queue is not None and self._queue_within() is None:
-            for event in events:
-                self.queue.enqueue(event)
-
-    def _queue_within(self) -> StoreEventQueue | None:
-        """The queue, if it is in the same database and can be part of a transaction."""
-        queue = self.queue
-        within = isinstance(queue, StoreEventQueue) and queue.session is self.session
-        return queue if isinstance(queue, StoreEventQueue) and within else None
 
     # -- the rest -------------------------------------------------------------------------------
 
