@@ -145,7 +145,11 @@ def _refuse_unknown_environment(config: type[OntologiaConfig]) -> None:
         name = variable.removeprefix(_PREFIX).lower()
         # ONTOLOGIA_TEST_… belongs to the test suite, ONTOLOGIA_EXT_… to extensions, ONTOLOGIA_TOKEN
         # to `ontologia serve`: a secret is no setting.
-        if not variable.startswith(_PREFIX) or name.startswith(("test_", "ext_")) or name == "token":
+        if (
+            not variable.startswith(_PREFIX)
+            or name.startswith(("test_", "ext_"))
+            or name == "token"
+        ):
             continue
         if name not in config.model_fields:
             raise ConfigError(f"{variable} is not a setting{_nearest(name, config)}")

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from ontologia.cli import (
+    ask,
     commits,
     copy,
     demo,
@@ -22,6 +23,7 @@ from ontologia.cli import (
     emit,
     events,
     explain,
+    extensions,
     info,
     migrate,
     query,
@@ -42,6 +44,7 @@ app = Commands(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+app.command("call")(ask.call)
 app.command("copy")(copy.copy)
 app.command("demo")(demo.demo)
 app.command("diff")(commits.diff)
@@ -59,6 +62,7 @@ app.command("why")(explain.why)
 app.command("worker")(worker.worker)
 app.add_typer(commits.app, name="commits")
 app.add_typer(events.app, name="events")
+app.add_typer(extensions.app, name="extensions")
 app.add_typer(query.app, name="query")
 app.add_typer(schedules.app, name="schedules")
 schema.app.command("drop")(drop.drop)

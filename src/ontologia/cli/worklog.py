@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s%(event)s"
 _INTERVAL = 1.0  # seconds between two looks at what waits
-_STOPPING = "stopping when running handlers have ended; Ctrl+C does not wait for them"
+STOPPING = "stopping when running handlers have ended; Ctrl+C does not wait for them"
 
 
 class Progress(Protocol):
@@ -168,6 +168,6 @@ def _keep(
         except OntologiaError:  # a server that went away: the run says so itself
             waiting = "?"
         told = f"{progress.done:,} done, {progress.failed:,} failed attempts, {waiting} waiting; "
-        status.update(told + (_STOPPING if stopping() else "Ctrl+C stops"))
+        status.update(told + (STOPPING if stopping() else "Ctrl+C stops"))
         if ended.wait(_INTERVAL):
             return

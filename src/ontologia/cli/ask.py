@@ -1,0 +1,113 @@
+"""`ontologia call`: messages to a store that is served on a Unix socket."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from typing import IO, TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from ontologia.cli.call import Call, not_empty
+from ontologia.cli.output import say
+
+if TYPE_CHECKING:
+    from ontologia.actors import Message
+
+
+def call(
+    call: Call,
+    message: Annotated[
+        str | None,
+        typer.Argument(metavar="MESSAGE", help="One message; without it, lines of stdin."),
+    ] = None,
+    socket: Annotated[
+        str,
+        typer.Option(metavar="PATH", callback=not_empty, help="Where the store is served."),
+    ] = ...,  # type: ignore[assignment]
+) -> None:
+    """Send messages to a store that `ontologia serve --socket` serves, and print the answers.
+
+    A message is a JSON object with kind, type and data; metadata.id and metadata.timestamp are
+    filled in where they are missing. One is sent when the one before is answered. Answers are JSON,
+    a line each. Events are not answered. The exit code is 1 if one of the answers is an error, or
+    if a line is no message, which is said like an answer.
+
+    Example: ontologia call --socket run/o.sock '{"kind": "query", "type": "System.Describe"}'
+    """
+    failed = False
+    with _connected(socket) as stream:
+        for line in sys.stdin if message is None else [message]:
+            if line.strip():
+                answer = _answered(stream, line, socket)
+                failed |= answer is not None and answer.kind == "error"
+                if answer is not None:
+                    say(answer.to_json().decode())
+    if failed:
+        raise typer.Exit(1)
+
+
+def _answered(stream: IO[bytes], line: str, path: str) -> Message | None:
+    from ontologia.actors import Message
+    from ontologia.actors.adapter import invalid
+    from ontologia.errors import ConnectionLostError, InvalidValueError
+
+    try:
+        message = _completed(line)
+    except InvalidValueError as error:
+        return invalid(str(error.args[0]), line.encode("utf-8", "surrogateescape"))
+    try:
+        stream.write(message.to_json() + b"\n")
+        stream.flush()
+        if message.kind not in ("command", "query") or message.type == "Sys.RequestTimeout":
+            return None
+        found = stream.readline()
+    except OSError as error:
+        raise ConnectionLostError(f"the connection to {path} broke: {error}") from error
+    if not found:
+        raise ConnectionLostError(
+            f"the program at {path} ended the connection before it answered",
+            hint=f"Whether {message.type} was carried out is not known.",
+        )
+    return Message.from_json(found)
+
+
+def _completed(line: str) -> Message:
+    """The message in a line, with an id and a timestamp if it has none."""
+    from ontologia import codec
+    from ontologia.actors import Message
+    from ontologia.actors.message import new_id
+    from ontologia.clock import now_ms
+    from ontologia.errors import InvalidValueError
+
+    found: Any = codec.decode(line.encode("utf-8", "surrogateescape"))
+    if not isinstance(found, dict):
+        raise InvalidValueError(f"not a message: a message is a JSON object, got {line:.100}")
+    given = found.get("metadata", {})
+    if isinstance(given, dict):
+        found["metadata"] = {"id": new_id(), "timestamp": now_ms(), **given}
+    return Message.from_data(found)
+
+
+@contextmanager
+def _connected(path: str) -> Generator[IO[bytes]]:
+    """A stream of lines to whoever listens there."""
+    import socket
+
+    from ontologia.errors import NotFoundError
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        try:
+            connection.connect(path)
+        except OSError as error:
+            raise NotFoundError(
+                f"nobody listens at {path}: {error.strerror or error}",
+                hint=f"ontologia serve --socket {path} does.",
+            ) from error
+        stream = cast(IO[bytes], connection.makefile("rwb"))
+        try:
+            yield stream
+        finally:
+            with suppress(OSError):
+                stream.close()

@@ -1,0 +1,251 @@
+"""`ontologia extensions …`: see, run and begin extensions."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Coroutine, Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ontologia.cli.call import Call, Commands, not_empty
+from ontologia.cli.models import Models, load_models
+from ontologia.cli.output import counted, say, show_json, show_rows
+from ontologia.cli.run import warn_of_migration
+from ontologia.cli.serve import _hurry
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop, Event
+
+    from ontologia.extensions.loader import Found
+    from ontologia.extensions.manifest import Manifest
+    from ontologia.runtime.session import Session
+
+log = logging.getLogger(__name__)
+app = Commands(help="Plug-ins that speak through events.")
+Folder = Annotated[
+    Path, typer.Argument(metavar="FOLDER", help="A folder of extensions, or one extension.")
+]
+
+
+@app.command("list")
+def list_(call: Call, folder: Folder) -> None:
+    """List extensions, and why some cannot run.
+
+    Reads each manifest and imports the code it names, but runs none of it. An extension without
+    permissions in its manifest is unrestricted. Needs pip install 'ontologia[extensions]'.
+
+    Example: ontologia extensions list extensions
+    """
+    from ontologia.extensions.loader import load_all
+
+    shown = _facts if call.json else _cells
+    show_rows(
+        call,
+        ["Extension", "Version", "State", "Topics", "Permissions", "Reason"],
+        [shown(each) for each in load_all(folder)],
+        names=["id", "version", "state", "topics", "permissions", "reason"],
+    )
+
+
+def _facts(found: Found) -> dict[str, Any]:
+    manifest = found.manifest
+    granted = manifest.permissions if manifest else None
+    return {
+        "id": found.id,
+        "version": manifest.version if manifest else None,
+        "description": manifest.description if manifest else None,
+        "folder": str(found.folder),
+        "state": "broken" if found.broken else "ready",
+        "subscribes": [each.model_dump() for each in manifest.events.subscribes]
+        if manifest
+        else [],
+        "publishes": manifest.events.publishes if manifest else [],
+        "depends_on": manifest.depends_on if manifest else [],
+        "permissions": granted.model_dump() if granted else "unrestricted" if manifest else None,
+        "reasons": found.reasons,
+    }
+
+
+def _cells(found: Found) -> dict[str, Any]:
+    manifest = found.manifest
+    return {
+        "id": found.id,
+        "version": manifest.version if manifest else None,
+        "state": "broken" if found.broken else "ready",
+        "topics": _topics(manifest) if manifest else None,
+        "permissions": _permissions(manifest) if manifest else None,
+        "reason": "\n".join(found.reasons) or None,
+    }
+
+
+def _topics(manifest: Manifest) -> str | None:
+    return ", ".join(dict.fromkeys(each.topic for each in manifest.events.subscribes)) or None
+
+
+def _permissions(manifest: Manifest) -> str:
+    if manifest.permissions is None:
+        return "unrestricted"
+    granted = manifest.permissions.model_dump()
+    return "; ".join(f"{to} {', '.join(on)}" for to, on in granted.items() if on) or "none"
+
+
+@app.command()
+def run(
+    call: Call,
+    folder: Folder,
+    models: Models = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Reload an extension when its files change.")
+    ] = False,
+    bus: Annotated[
+        str,
+        typer.Option(
+            "--bus", metavar="NAME", callback=not_empty, help="Whose events: each bus has them all."
+        ),
+    ] = "default",
+) -> None:
+    """Run extensions until stopped.
+
+    Every event of the namespace is given to the extensions that subscribe to its topic; hosts of
+    the same bus share the work. What is typed becomes user.message; what extensions have to say
+    is printed. The log goes to stderr. With --models, extensions read and write the types of
+    MODULE. Extensions that cannot run are told of, and the others do.
+
+    Ctrl+C or SIGTERM lets the running handler come to its end; a second one does not wait. Needs
+    pip install 'ontologia[extensions]'.
+
+    Example: ontologia extensions run extensions --watch
+    """
+    import asyncio
+
+    from ontologia.cli.worklog import logged
+
+    found = None if models is None else load_models(models)
+    types = {
+        "entity_types": found.entity_types if found else [],
+        "relation_types": found.relation_types if found else [],
+    }
+    with call.writing(**types) as session, logged():
+        if models is not None:
+            warn_of_migration(session, models)
+        health = asyncio.run(_run(session, folder, watch, bus))
+    if call.json:
+        show_json({"extensions": health})
+    else:
+        say(f"stopped: {counted(len(health), 'extension')}")
+
+
+async def _run(session: Session, folder: Path, watched: bool, name: str) -> dict[str, Any]:
+    """Host the extensions until a signal comes; how they were at the end."""
+    import asyncio
+
+    from ontologia.cli.worklog import STOPPING
+    from ontologia.errors import ExtensionError
+    from ontologia.extensions import Channels, EventBus, Host, TerminalChannel
+    from ontologia.extensions.channels import TERMINAL
+    from ontologia.extensions.watching import stamps, watch
+    from ontologia.runtime.signals import stopping_on_signals
+
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    channels, terminal = Channels(), TerminalChannel(_show)
+    channels.add(TERMINAL, terminal)
+    bus = EventBus(session, name=name)
+    try:
+        with _woken_by_signals(loop), stopping_on_signals(lambda: _tell(loop, stop), _hurry):
+            seen = stamps(folder)
+            async with Host(folder, bus, channels=channels) as host:
+                if not host.running and not watched:
+                    raise ExtensionError(
+                        f"none of the extensions in {folder} can run",
+                        hint="The log says why, and so does ontologia extensions list.",
+                    )
+                said = counted(len(host.running), "extension")
+                log.info("running %s: %s", said, ", ".join(host.running))
+                terminal.listen(bus)
+                await _first_of(stop.wait(), *([watch(host, seen)] if watched else []))
+                log.info(STOPPING)
+                return host.health()
+    finally:
+        terminal.close()
+        await bus.close()
+
+
+async def _first_of(*coroutines: Coroutine[Any, Any, object]) -> None:
+    """Wait until one of them ends, raise what it raised, and let the others go."""
+    import asyncio
+
+    tasks = [asyncio.create_task(each) for each in coroutines]
+    done, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for each in rest:
+        each.cancel()
+    await asyncio.gather(*rest, return_exceptions=True)
+    for each in done:
+        each.result()
+
+
+def _tell(loop: AbstractEventLoop, stop: Event) -> None:
+    loop.call_soon_threadsafe(stop.set)
+
+
+@contextmanager
+def _woken_by_signals(loop: AbstractEventLoop) -> Generator[None]:
+    """Let signals end the wait of an event loop.
+
+    One that comes just before the loop begins to wait would otherwise be noticed when something
+    else ends the wait, which may be never. What is to be done, others say: here it is nothing.
+    """
+    import signal
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    with suppress(NotImplementedError, RuntimeError, ValueError):  # not there, or not this thread
+        for number in numbers:
+            loop.add_signal_handler(number, lambda: None)
+    try:
+        yield
+    finally:
+        with suppress(NotImplementedError):
+            for number in numbers:
+                loop.remove_signal_handler(number)
+
+
+def _show(text: str) -> None:
+    import sys
+
+    from ontologia.cli.output import harmless
+
+    say(harmless(text) if sys.stdout.isatty() else text)
+
+
+@app.command()
+def new(
+    call: Call,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its id: a-z, 0-9 and _.")],
+    into: Annotated[
+        Path, typer.Option("--into", metavar="FOLDER", help="Where its folder is made.")
+    ] = Path("extensions"),
+) -> None:
+    """Begin an extension: a folder with a manifest, code and a test.
+
+    It works as it is. Nothing that is there is written over.
+
+    Example: ontologia extensions new reminders --into extensions
+    """
+    from ontologia.extensions.manifest import checked_id
+    from ontologia.extensions.scaffold import write_skeleton
+
+    try:
+        checked_id(name)
+    except ValueError as error:
+        raise typer.BadParameter(f"an id {error}", param_hint="NAME") from None
+    folder = write_skeleton(name, into)
+    files = sorted(each.name for each in folder.iterdir())
+    if call.json:
+        show_json({"id": name, "folder": str(folder), "files": files})
+        return
+    say(f"{folder}: {', '.join(files)}")
+    say(f"Its test:   python -m pytest {folder}")
+    say(f"Run it:     ontologia extensions run {into}")
+    say(f"""Ask it:     ontologia emit {name}.asked '{{"name": "Ada"}}'""")
