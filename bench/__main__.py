@@ -15,7 +15,7 @@ import orjson
 import pydantic
 
 import ontologia
-from bench import commands, events, http, imports, queues, state
+from bench import actors, commands, events, http, imports, queues, state
 from bench.measure import HEADINGS, Figure
 from bench.postgres import part as postgres
 
@@ -24,6 +24,7 @@ _PARTS: dict[str, Callable[[], Iterator[Figure]]] = {
     "events": events.figures,
     "queues": queues.figures,
     "commands": commands.figures,
+    "actors": actors.figures,
     "http": http.figures,
     "imports": imports.figures,
     "postgres": postgres.figures,

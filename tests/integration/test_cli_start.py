@@ -102,7 +102,7 @@ def test_the_version_is_said():
 def test_a_shell_is_told_how_a_word_can_end():
     asked = {
         "_ONTOLOGIA_COMPLETE": "complete_bash",
-        "COMP_WORDS": "ontologia ex",
+        "COMP_WORDS": "ontologia exp",
         "COMP_CWORD": "1",
     }
     program = "import sys; from ontologia.cli.start import main; sys.argv[0] = 'ontologia'; main()"

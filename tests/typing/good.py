@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
-from typing import Any, assert_type
+from typing import Any, Literal, assert_type
+
+from pydantic import BaseModel
 
 from ontologia import (
     Discard,
@@ -22,6 +24,7 @@ from ontologia import (
     on_event,
     right,
 )
+from ontologia.actors import Actor, ActorLoop, Capability, Message
 from ontologia.commands import Command, DomainEvent, DomainModel, Env, RecordSet, api
 from ontologia.migration import MigrationPreview, MigrationResult
 from ontologia.query import Condition, Expr, Path, count, sum
@@ -230,3 +233,50 @@ def commanding(session: Session) -> None:
     assert_type(shipment.reference, str)
     assert_type(Shipment.status, Expr[str])
     EventWorker(env, retry_policy=RetryPolicy(max_attempts=3)).run_forever()
+
+
+class SetData(BaseModel):
+    key: str
+    value: int
+
+
+class MemorySet(Message):
+    kind: Literal["command"]
+    type: Literal["Memory.Set"]
+    data: SetData
+
+
+class MemoryGet(Message):
+    kind: Literal["query"]
+    type: Literal["Memory.Get"]
+    data: str
+
+
+class MemoryActor(Actor):
+    async def handle(self, message: MemorySet | MemoryGet) -> None:
+        if message.type == "Memory.Set":
+            assert_type(message.data, SetData)
+            assert_type(message.data.value, int)
+            self.emit("Memory.Changed", message.data)
+            self.reply(message, {"stored": True})
+        else:
+            assert_type(message.data, str)
+            assert_type(message.metadata.correlation, str | None)
+            self.fail(message, 404, f"there is no {message.data}")
+
+
+async def acting() -> None:
+    memory = Capability(
+        "memory",
+        "Remembers things",
+        inbound=MemorySet | MemoryGet,
+        outbound=Message,
+        subscribes=[],
+        spawn=MemoryActor,
+    )
+    made = MemorySet.new(SetData(key="a", value=1), correlation="c1")
+    assert_type(made, MemorySet)
+    assert_type(made.data.value, int)
+    async with ActorLoop([memory]) as loop:
+        assert_type(await loop.request(made), Message)
+        loop.enqueue(Message.event("Sys.Alarm"), "system")

@@ -1,23 +1,24 @@
-"""`ontologia serve MODULE...`: the commands of a program over HTTP."""
+"""`ontologia serve`: the commands of a program over HTTP, and a store on a Unix socket."""
 
 from __future__ import annotations
 
 import logging
 import os
 import threading
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ontologia.cli.application import Group, Modules, application
+from ontologia.cli.application import Group, application
 from ontologia.cli.call import Call, not_empty
+from ontologia.cli.models import Models
 from ontologia.cli.output import counted, say, show_json
 from ontologia.cli.start import INTERRUPTED
 
 if TYPE_CHECKING:
-    from socket import socket
+    from socket import socket as Listener
 
     from ontologia.cli.logged_worker import LoggedWorker
     from ontologia.commands import Env
@@ -28,7 +29,15 @@ log = logging.getLogger(__name__)
 
 def serve(
     call: Call,
-    modules: Modules,
+    modules: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="MODULE", help="Modules with models; served over HTTP."),
+    ] = None,
+    socket: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", callback=not_empty, help="Serve the store here, too."),
+    ] = None,
+    models: Models = None,
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", callback=not_empty, help="Where to listen.")
     ] = "127.0.0.1",
@@ -53,43 +62,100 @@ def serve(
     ] = False,
     group: Group = "default",
 ) -> None:
-    """Carry out the commands of modules for clients that ask over HTTP, until stopped.
+    """Serve commands over HTTP, or a whole store on a Unix socket, or both, until stopped.
 
     Commands are the methods of models decorated with @api.on_command; POST /commands/NAME carries
     one out, GET /openapi.json describes them, GET /health needs no token. The working directory is
-    looked at first. The log goes to stderr.
+    looked at first. The log goes to stderr. Needs pip install 'ontologia[web]'.
+
+    With --socket, programs of this user in any language send lines of JSON there: State.Query,
+    Event.Publish, Command.Dispatch and others, which System.Describe lists. Without MODULE there is
+    no HTTP; types and commands are those of --models, and what the store knows.
 
     Ctrl+C or SIGTERM lets running requests, and a running handler, come to their end; a second one
-    does not wait. Needs pip install 'ontologia[web]'.
+    does not wait.
 
     Example: ontologia serve myapp.shipping --port 8080 --with-worker
+
+    Example: ontologia serve --socket run/ontologia.sock --models myapp.models
     """
     from ontologia.cli.logged_worker import LoggedWorker
     from ontologia.cli.worklog import logged
-    from ontologia.runtime.signals import stopping_on_signals
-    from ontologia.web import create_app
-    from ontologia.web.serving import Server, listen
 
     if no_auth and token is not None:
         raise typer.BadParameter("there is a token, and --no-auth; give one of them")
-    with application(call, modules, group) as env, listen(host, port) as listener, logged():
-        _check(env, modules, listener, no_auth)
-        worker = LoggedWorker(env) if with_worker else None
-        secret = None if no_auth else token or _new_token()
-        server = Server(create_app(env, token=secret, worker=worker), listener)
-        commands = counted(len(env.registry.commands), "command")
-        with stopping_on_signals(server.stop, _hurry), _beside(server, worker):
-            log.info("serving %s at %s", commands, server.url)
-            server.serve_forever()
-    answered = server.server_state.total_requests
+    if not modules and socket is None:
+        raise typer.BadParameter("there is nothing to serve; give a MODULE, or --socket PATH")
+    named = [*(modules or ()), *([] if models is None else [models])]
+    with ExitStack() as stack:
+        env = stack.enter_context(application(call, named, group))
+        server, worker = None, None
+        if modules:
+            from ontologia.web.serving import listen
+
+            listener = stack.enter_context(listen(host, port))
+            stack.enter_context(logged())
+            _check(env, modules, listener, no_auth)
+            worker = LoggedWorker(env) if with_worker else None
+            server = _server(env, listener, None if no_auth else token or _new_token(), worker)
+        else:
+            stack.enter_context(logged())
+            worker = LoggedWorker(env) if with_worker else None
+        clients = _run(env, server, socket, worker)
+    _report(call, server, clients, worker)
+
+
+def _server(env: Env, listener: Listener, token: str | None, worker: LoggedWorker | None) -> Server:
+    from ontologia.web import create_app
+    from ontologia.web.serving import Server
+
+    return Server(create_app(env, token=token, worker=worker), listener)
+
+
+def _run(
+    env: Env, server: Server | None, path: str | None, worker: LoggedWorker | None
+) -> int | None:
+    """Serve until stopped; how many clients the socket had, if there was one."""
+    from ontologia.cli.sockets import Sockets
+    from ontologia.runtime.signals import stopping_on_signals
+
+    def stop() -> None:
+        for each in (server, sockets):
+            if each is not None:
+                each.stop()
+
+    sockets: Sockets | None = None if path is None else Sockets(env, path, ended=stop)
+    with stopping_on_signals(stop, _hurry), _beside(stop, worker):
+        if sockets is not None:
+            sockets.start()
+            log.info("serving the store at %s", path)
+        try:
+            if server is not None:
+                commands = counted(len(env.registry.commands), "command")
+                log.info("serving %s at %s", commands, server.url)
+                server.serve_forever()
+                stop()
+        finally:
+            if sockets is not None:
+                sockets.join()
+    return None if sockets is None else sockets.served
+
+
+def _report(
+    call: Call, server: Server | None, clients: int | None, worker: LoggedWorker | None
+) -> None:
+    answered = None if server is None else server.server_state.total_requests
     if call.json:
-        show_json({"requests": answered, "worker": worker and worker.health_snapshot()})
-    else:
-        handled = "" if worker is None else f", {counted(worker.done, 'event')} done"
-        say(f"stopped: {counted(answered, 'request')} answered{handled}")
+        counts = {"requests": answered, "worker": worker and worker.health_snapshot()}
+        show_json(counts if clients is None else counts | {"clients": clients})
+        return
+    said = [] if answered is None else [f"{counted(answered, 'request')} answered"]
+    said += [] if clients is None else [f"{counted(clients, 'client')} served"]
+    said += [] if worker is None else [f"{counted(worker.done, 'event')} done"]
+    say(f"stopped: {', '.join(said)}")
 
 
-def _check(env: Env, modules: list[str], listener: socket, no_auth: bool) -> None:
+def _check(env: Env, modules: list[str], listener: Listener, no_auth: bool) -> None:
     from ontologia.errors import ConfigError, NotFoundError
     from ontologia.web.serving import is_loopback
 
@@ -115,8 +181,8 @@ def _new_token() -> str:
 
 
 @contextmanager
-def _beside(server: Server, worker: LoggedWorker | None) -> Generator[None]:
-    """Run a worker in a thread of its own. If it ends by itself, so does the server."""
+def _beside(stop: Callable[[], None], worker: LoggedWorker | None) -> Generator[None]:
+    """Run a worker in a thread of its own. If it ends by itself, so does what is served."""
     if worker is None:
         yield
         return
@@ -127,7 +193,7 @@ def _beside(server: Server, worker: LoggedWorker | None) -> Generator[None]:
             worker.run_forever()
         except BaseException as error:  # noqa: BLE001 - raised below
             failures.append(error)
-            server.stop()
+            stop()
 
     thread = threading.Thread(target=run, name="worker", daemon=True)
     thread.start()

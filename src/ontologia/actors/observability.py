@@ -1,0 +1,64 @@
+"""What the loop says of itself: signals of the domain `Sys`, and counts.
+
+A signal is an event like any other: an actor may subscribe to it. It is also a line of the log
+`ontologia.actors`: the type and a JSON object. Nothing is signalled about messages of the domain
+`Sys`, so that no signal leads to another; such things are only logged.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+
+from ontologia.actors.message import Message, made
+from ontologia.clock import now_ms
+
+log = logging.getLogger("ontologia.actors")
+
+ROUTED = "Sys.Routed"
+ROUTING_ERROR = "Sys.RoutingError"
+ACTOR_FAULT = "Sys.ActorFault"
+ADAPTER_FAULT = "Sys.AdapterFault"
+LOOP_FAULT = "Sys.LoopFault"
+ORPHAN = "Sys.OrphanOutcome"
+TIMER_SET = "Sys.TimerSet"
+TIMER_FIRED = "Sys.TimerFired"
+TIMER_CANCELLED = "Sys.TimerCancelled"
+
+_LEVELS = {
+    ROUTING_ERROR: logging.WARNING,
+    ACTOR_FAULT: logging.ERROR,
+    ADAPTER_FAULT: logging.ERROR,
+    LOOP_FAULT: logging.ERROR,
+    ORPHAN: logging.WARNING,
+}
+
+
+class Signals:
+    """Counts, logs and sends."""
+
+    def __init__(self, send: Callable[[Message], object], subscribed: Mapping[str, object]) -> None:
+        self.counts: Counter[str] = Counter()
+        self._send, self._subscribed = send, subscribed
+
+    def wanted(self, type: str) -> bool:
+        """Whether anybody would see such a signal."""
+        return type in self._subscribed or log.isEnabledFor(_LEVELS.get(type, logging.DEBUG))
+
+    def emit(self, type: str, about: str, data: dict[str, Any], **lineage: str | None) -> None:
+        """Tell of something that happened to a message of the type `about`."""
+        self.note(type, data)
+        if type in self._subscribed and not about.startswith("Sys."):
+            self._send(made("event", type, data, **lineage))
+
+    def note(self, type: str, data: object) -> None:
+        """Count a signal, and write its line of the log."""
+        self.counts[type] += 1
+        level = _LEVELS.get(type, logging.DEBUG)
+        if log.isEnabledFor(level):
+            text = orjson.dumps({"at": now_ms(), "data": data}, default=repr).decode()
+            log.log(level, "%s %s", type, text, extra={"signal": type, "data": data})

@@ -1,0 +1,178 @@
+"""The Timer: sends a message later.
+
+An ordinary capability, which every loop has; its timers are in memory and end with the loop. A
+capability with the id `timer` among those given to a loop takes its place: derive from TimerActor,
+and keep timers elsewhere by `schedule` and `cancel`; `fire` is what happens when one is due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from ontologia.actors.actor import Actor
+from ontologia.actors.capability import Capability
+from ontologia.actors.message import TYPE_PATTERN, Kind, Message, new_id
+from ontologia.actors.observability import TIMER_CANCELLED, TIMER_FIRED, TIMER_SET
+from ontologia.clock import now_ms
+
+_Milliseconds = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
+
+
+class TemplateMetadata(BaseModel):
+    """What a message that is not sent yet may say of its lineage; other fields are kept."""
+
+    model_config = ConfigDict(extra="allow")
+
+    correlation: Annotated[str | None, Field(strict=True)] = None
+
+
+class Template(BaseModel):
+    """A message that is not sent yet: it has no id and no timestamp."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    kind: Kind
+    type: Annotated[str, Field(pattern=TYPE_PATTERN)]
+    data: Any
+    metadata: TemplateMetadata = Field(default_factory=TemplateMetadata)
+
+
+class TimerSetData(BaseModel):
+    """When, and what; exactly one of `delayMs` and `dueAt`."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+    delay_ms: Annotated[_Milliseconds | None, Field(alias="delayMs")] = None
+    due_at: Annotated[_Milliseconds | None, Field(alias="dueAt")] = None
+    message: Template
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if (self.delay_ms is None) == (self.due_at is None):
+            raise ValueError("give delayMs or dueAt, and not both")
+        return self
+
+
+class TimerCancelData(BaseModel):
+    """Which."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+    timer_id: Annotated[str, Field(alias="timerId")]
+
+
+class TimerSet(Message):
+    """Send a message later; answered with `{timerId}`."""
+
+    kind: Literal["command"]
+    type: Literal["Timer.Set"]
+    data: TimerSetData
+
+
+class TimerCancel(Message):
+    """Do not; answered with `{cancelled}`, which is false if there is no such timer any more."""
+
+    kind: Literal["command"]
+    type: Literal["Timer.Cancel"]
+    data: TimerCancelData
+
+
+class TimerActor(Actor):
+    """Holds timers in memory, as timers of the asyncio loop."""
+
+    def __init__(self) -> None:
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    async def handle(self, message: TimerSet | TimerCancel) -> None:
+        """Set or cancel a timer."""
+        if isinstance(message, TimerSet):
+            timer_id = self.schedule(message)
+            self.emit(TIMER_SET, {"timerId": timer_id, "type": message.data.message.type})
+            self.reply(message, {"timerId": timer_id})
+            return
+        timer_id = message.data.timer_id
+        cancelled = self.cancel(timer_id)
+        if cancelled:
+            self.emit(TIMER_CANCELLED, {"timerId": timer_id})
+        self.reply(message, {"cancelled": cancelled})
+
+    @property
+    def timers(self) -> int:
+        """How many are set."""
+        return len(self._timers)
+
+    @property
+    def pending(self) -> int:
+        """The messages at hand and the timers that are set: the loop is alive for both."""
+        return super().pending + self.timers
+
+    def schedule(self, message: TimerSet) -> str:
+        """Set a timer; gives its id."""
+        timer_id, delay = new_id(), delay_of(message.data)
+        host = asyncio.get_running_loop()
+        self._timers[timer_id] = host.call_later(delay, self._due, timer_id, message)
+        return timer_id
+
+    def cancel(self, timer_id: str) -> bool:
+        """Whether there was such a timer; it does not fire any more."""
+        timer = self._timers.pop(timer_id, None)
+        if timer is not None:
+            timer.cancel()
+        return timer is not None
+
+    def fire(self, timer_id: str, message: TimerSet) -> None:
+        """Say that a timer is due, and send what it was set for."""
+        self.emit(Message.event("Timer.Fired", {"timerId": timer_id}, cause=message))
+        self.emit(Message.event(TIMER_FIRED, {"timerId": timer_id}, cause=message))
+        self.emit(scheduled(message))
+
+    async def stop(self) -> None:
+        """Forget all timers."""
+        for timer_id in tuple(self._timers):
+            self.cancel(timer_id)
+        await super().stop()
+
+    def _due(self, timer_id: str, message: TimerSet) -> None:
+        self._timers.pop(timer_id)
+        self.fire(timer_id, message)
+
+
+def delay_of(data: TimerSetData) -> float:
+    """Seconds from now; what is past is due at once."""
+    if data.delay_ms is not None:
+        return data.delay_ms / 1000
+    return max(0.0, ((data.due_at or 0) - now_ms()) / 1000)
+
+
+def scheduled(message: TimerSet) -> Message:
+    """The message of a Timer.Set that is due: as it was given, but for its id, time and cause."""
+    template = message.data.message
+    metadata = {
+        **template.metadata.model_dump(),
+        "id": new_id(),
+        "timestamp": now_ms(),
+        "causation": message.metadata.id,
+    }
+    if metadata["correlation"] is None:
+        metadata["correlation"] = message.metadata.correlation
+    return Message.model_validate(
+        {
+            "kind": template.kind,
+            "type": template.type,
+            "data": template.data,
+            "metadata": metadata,
+        }
+    )
+
+
+TIMER = Capability(
+    "timer",
+    "Sends messages later",
+    inbound=TimerSet | TimerCancel,
+    outbound=Message,
+    subscribes=(),
+    spawn=TimerActor,
+)

@@ -1,0 +1,303 @@
+"""`ontologia serve --socket` and `ontologia call`: a store for programs in any language."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from ontologia import Session
+from tests.integration.running import PATIENCE, until
+from tests.integration.test_cli_serve import ONTOLOGIA, Program, launch
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "actors"
+MODELS = """
+from ontologia import Entity, Field
+from ontologia.commands import DomainModel, api
+
+class LockKeeper(Entity):
+    id: Field[str] = Field(primary_key=True)
+    shift: Field[str]
+
+@api.model("pier.gate")
+class PierGate(DomainModel):
+    name: Field[str]
+
+    @api.on_command("boat.launch")
+    def launch(self, cmd):
+        [gate] = self.env.models["pier.gate"].create({"name": cmd.payload["name"]})
+        return gate.read()[0]
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    place = tmp_path / "p"
+    place.mkdir()
+    (place / "gates.py").write_text(MODELS)
+    return place
+
+
+@pytest.fixture
+def store(uri):
+    Session(uri).close()
+    return uri
+
+
+def served(folder, uri, *arguments):
+    return Program(folder, uri, "serve", "--socket", "run/o.sock", *arguments, bearer="t")
+
+
+def called(folder, *arguments, **options):
+    done = subprocess.run(
+        [*ONTOLOGIA, "call", "--socket", "run/o.sock", *arguments],
+        check=False,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        **options,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+def message(type, data=None, kind="query", **metadata):
+    found = {"kind": kind, "type": type, "data": data or {}}
+    return json.dumps(found | ({"metadata": metadata} if metadata else {}))
+
+
+def keeper(key, shift="night"):
+    fields = {"id": key, "shift": shift}
+    return message(
+        "State.Ensure", {"objects": [{"type": "LockKeeper", "fields": fields}]}, "command"
+    )
+
+
+@pytest.mark.req("CQR-073")
+def test_a_store_is_served_and_called(store, folder):
+    with served(folder, store, "--models", "gates") as server:
+        server.hear("serving the store at run/o.sock")
+        lines = [
+            keeper("k1"),
+            "",
+            message("State.Get", {"type": "LockKeeper", "key": "k1"}, id="mine", timestamp=5),
+            message("Some.Thing", {"n": 1}, "event"),
+            message(
+                "Command.Dispatch", {"name": "boat.launch", "payload": {"name": "A"}}, "command"
+            ),
+        ]
+        done = called(folder, input="\n".join(lines))
+        code, rest = server.stop()
+
+    answers = [json.loads(each) for each in done.stdout.splitlines()]
+    assert done.returncode == 0
+    assert [each["type"] for each in answers] == ["State.Ensure", "State.Get", "Command.Dispatch"]
+    assert answers[1]["metadata"]["causation"] == "mine"
+    assert answers[1]["data"]["fields"] == {"id": "k1", "shift": "night"}
+    assert answers[2]["data"]["result"]["name"] == "A"
+    assert code == 0
+    assert "stopped: 1 client served" in rest
+    assert not (folder / "run" / "o.sock").exists()
+
+
+@pytest.mark.parametrize(
+    ("sent", "code", "said"),
+    [
+        (message("System.Describe"), 0, '"kind":"reply"'),
+        (message("No.Such"), 1, '"code":404'),
+        ("nonsense", 1, '"Sys.InvalidMessage"'),
+        ("[]", 1, "a message is a JSON object"),
+        ('{"kind": "query"}', 1, "type: Field required"),
+        (message("Some.Thing", {}, "event"), 0, ""),
+    ],
+)
+def test_the_exit_code_says_whether_all_went_well(tmp_path, sent, code, said):
+    uri = f"sqlite:///{tmp_path / 'a.db'}"
+    Session(uri).close()
+    with served(tmp_path, uri) as server:
+        server.hear("serving the store at")
+        done = called(tmp_path, sent)
+        server.stop()
+
+    assert done.returncode == code, done.stderr
+    assert said in done.stdout
+    assert len(done.stdout.splitlines()) == (1 if said else 0)
+
+
+def test_one_line_that_fails_does_not_keep_the_others_from_being_sent(tmp_path):
+    uri = f"sqlite:///{tmp_path / 'a.db'}"
+    Session(uri).close()
+    with served(tmp_path, uri) as server:
+        server.hear("serving the store at")
+        done = called(tmp_path, input=f"nonsense\n{message('System.Describe')}\n")
+        server.stop()
+
+    kinds = [json.loads(each)["kind"] for each in done.stdout.splitlines()]
+    assert (done.returncode, kinds) == (1, ["error", "reply"])
+
+
+def test_nobody_listens(folder):
+    done = called(folder, "{}")
+
+    assert done.returncode == 4
+    assert "nobody listens at run/o.sock" in done.stderr
+    assert "ontologia serve --socket run/o.sock" in done.stderr
+
+
+def test_http_and_the_socket_are_served_together(store, folder):
+    with served(folder, store, "gates", "--port", "0") as server:
+        server.hear("serving the store at run/o.sock")
+        url = server.url()
+        answer = launch(url, "Ada")
+        done = called(folder, message("State.Query", {"type": "pier.gate"}))
+        server.popen.send_signal(signal.SIGTERM)
+        code, rest = server.end()
+
+    assert answer.status_code == 200
+    [found] = json.loads(done.stdout)["data"]["objects"]
+    assert found["fields"]["name"] == "Ada"
+    assert code == 0
+    assert "stopped: 1 request answered, 1 client served" in rest
+    with pytest.raises(httpx.TransportError):
+        httpx.get(f"{url}/health")
+
+
+@pytest.mark.parametrize("modules", [(), ("gates", "--port", "0")])
+def test_a_socket_that_cannot_be_is_said_and_nothing_is_served(store, folder, modules):
+    (folder / "run").write_text("a file")
+
+    with served(folder, store, *modules) as server:
+        code, rest = server.end()
+
+    assert code == 1
+    assert "cannot listen at run/o.sock" in rest
+    assert "Traceback" not in rest
+
+
+def test_there_must_be_something_to_serve(store, folder):
+    done = run(*ONTOLOGIA, "serve", "--datastore-uri", store, cwd=folder)
+
+    assert done.returncode == 2
+    assert "give a MODULE, or --socket PATH" in " ".join(done.stderr.split())
+
+
+def test_a_socket_needs_no_packages_of_http(store, folder):
+    (folder / "starlette.py").write_text("raise ImportError('not here')")
+
+    with served(folder, store) as server:
+        server.hear("serving the store at")
+        done = called(folder, message("System.Describe"))
+        code, _ = server.stop()
+
+    assert (done.returncode, code) == (0, 0)
+
+
+@pytest.mark.req("CQR-061")
+def test_a_durable_timer_survives_the_death_of_its_process(store, folder):
+    """What it sends is a command of the store's own: an event that says it was carried out."""
+
+    def timer(due, name):
+        inner = {"kind": "command", "type": "Event.Publish", "data": {"type": name}}
+        data = {"dueAt": due, "durable": True, "message": inner}
+        return message("Timer.Set", data, "command")
+
+    with served(folder, store) as server:
+        server.hear("serving the store at")
+        now = int(time.time() * 1000)
+        lines = [timer(now + 5_000, "alarm.rang"), timer(now + 3_600_000, "alarm.later")]
+        done = called(folder, input="\n".join(lines))
+        server.popen.kill()
+        server.popen.wait(PATIENCE)
+    assert done.returncode == 0
+    _, later = [json.loads(each)["data"]["timerId"] for each in done.stdout.splitlines()]
+
+    with Session(store) as session:
+
+        def rung():
+            events = session.event_store.list_events(session.namespace)
+            return [each["type"] for each in events if not each["type"].startswith("actors.")]
+
+        assert rung() == [], "it fired too early for this test to mean anything"
+        with served(folder, store) as server:  # over the socket file that the dead one left
+            server.hear("serving the store at")
+            cancelled = called(folder, message("Timer.Cancel", {"timerId": later}, "command"))
+            until(rung)
+            code, _ = server.stop()
+
+        assert json.loads(cancelled.stdout)["data"] == {"cancelled": True}
+        assert rung() == ["alarm.rang"]
+        assert code == 0
+
+
+# -- the examples ---------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node here")
+def test_a_program_in_another_language_uses_the_store(store, folder):
+    (folder / "test.mjs").write_text(
+        f"""
+import {{ connect }} from "{(EXAMPLES / "client.mjs").as_uri()}";
+const store = await connect("run/o.sock");
+const many = Array.from({{ length: 50 }}, (_, n) => store.command("State.Ensure",
+  {{ objects: [{{ type: "LockKeeper", fields: {{ id: "k" + n, shift: n % 2 ? "day" : "night" }} }}] }}));
+await Promise.all(many);
+const where = [["shift", "=", "day"]];
+const {{ objects }} = await store.query("State.Query", {{ type: "LockKeeper", where }});
+console.log(objects.length);
+try {{ await store.query("State.Get", {{ type: "LockKeeper", key: "nobody" }}); }}
+catch (error) {{ console.log(error.code); }}
+store.close();
+"""
+    )
+    with served(folder, store, "--models", "gates") as server:
+        server.hear("serving the store at")
+        done = run("node", "test.mjs", cwd=folder)
+        one = run(
+            "node", EXAMPLES / "client.mjs", "run/o.sock", "query", "State.Get",
+            '{"type": "LockKeeper", "key": "k1"}', cwd=folder,
+        )  # fmt: skip
+        none = run("node", EXAMPLES / "client.mjs", "run/o.sock", "query", "No.Such", cwd=folder)
+        server.stop()
+
+    assert (done.stdout.split(), done.returncode) == (["25", "404"], 0), done.stderr
+    assert json.loads(one.stdout)["fields"] == {"id": "k1", "shift": "day"}
+    assert (none.returncode, "404" in none.stderr) == (1, True)
+
+
+def run(*command, cwd):
+    return subprocess.run(
+        command, check=False, cwd=cwd, capture_output=True, text=True, timeout=PATIENCE
+    )
+
+
+@pytest.mark.req("CQR-092")
+def test_the_example_of_a_capability_remembers(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, EXAMPLES / "memory.py", "run/o.sock"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        until((tmp_path / "run" / "o.sock").exists)
+        set_ = called(tmp_path, message("Memory.Set", {"name": "color", "value": "red"}, "command"))
+        got = called(tmp_path, message("Memory.Get", {"name": "color"}))
+        none = called(tmp_path, message("Memory.Get", {"name": "sound"}))
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=PATIENCE)
+    finally:
+        process.kill()
+        process.wait()
+
+    assert set_.returncode == 0
+    assert json.loads(got.stdout)["data"] == {"value": "red"}
+    assert (none.returncode, json.loads(none.stdout)["data"]["code"]) == (1, 404)
+    assert said == "stopped\n"
