@@ -392,6 +392,108 @@ class Extension:
     assert code == 130
 
 
+def test_a_signal_ends_a_start_that_takes_long(store, folder):
+    extension(
+        folder,
+        "slow",
+        main="""
+import asyncio
+
+class Extension:
+    async def initialize(self, context):
+        print("STARTING", flush=True)
+        await asyncio.sleep(600)
+""",
+    )
+
+    with Running(folder, store) as host:
+        host.hear("STARTING")
+        code, rest = host.stop()
+
+    assert code == 0
+    assert "did not end within" not in rest
+
+
+LEFT = {
+    "thread": "await asyncio.to_thread(time.sleep, 600)",
+    "task": "self.task = asyncio.create_task(self.stubborn())",
+}
+
+
+@pytest.mark.parametrize("body", LEFT.values(), ids=LEFT.keys())
+def test_what_an_extension_leaves_behind_keeps_no_host_from_ending(store, folder, body):
+    extension(
+        folder,
+        "slow",
+        main=f"""
+import asyncio, time
+
+class Extension:
+    async def initialize(self, context):
+        context.subscribe_event("go", self.go)
+
+    async def go(self, event):
+        print("WORKING", flush=True)
+        {body}
+
+    async def stubborn(self):
+        while True:
+            try:
+                await asyncio.sleep(600)
+            except asyncio.CancelledError:
+                pass
+""",
+    )
+
+    with Running(folder, store, ONTOLOGIA_SHUTDOWN_GRACE_MS="100") as host:
+        host.hear("running 1 extension")
+        emit(store, "go")
+        host.hear("WORKING")
+        code, rest = host.stop()
+
+    assert code == 0
+    assert "left to themselves, since they do not end: t" in rest
+    assert "stopped: 1 extension" in rest
+
+
+@pytest.mark.parametrize("body", LEFT.values(), ids=LEFT.keys())
+def test_what_is_left_behind_keeps_no_error_from_being_told(body):
+    source = f"""
+import asyncio, time
+from ontologia.cli.loops import run_to_the_end
+
+class Extension:
+    async def begin(self):
+        {body}
+
+    async def stubborn(self):
+        while True:
+            try:
+                await asyncio.sleep(600)
+            except asyncio.CancelledError:
+                pass
+
+async def fail():
+    global beginning
+    beginning = asyncio.create_task(Extension().begin())
+    await asyncio.sleep(0.05)
+    raise ValueError("nothing can run")
+
+run_to_the_end(fail())
+"""
+
+    done = subprocess.run(
+        [sys.executable, "-c", source],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+
+    assert done.returncode == 1
+    assert "ValueError: nothing can run" in done.stderr
+
+
 def test_a_terminal_is_not_moved_by_what_is_sent(store, folder):
     extension(folder, "alerts", NOTIFIES)
 

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from ontologia import Session
-from ontologia.errors import NotFoundError
+from ontologia.errors import ConnectionLostError, ExtensionError, NotFoundError
 from ontologia.extensions import Channels, EventBus, Host, TerminalChannel
 from ontologia.extensions.watching import stamps, watch
 from tests.integration.chat_server import chat_server, refused, streamed
@@ -443,6 +443,36 @@ class Extension:
     assert channels == ["home"]
 
 
+@pytest.mark.parametrize("method", ["initialize", "start", "stop"])
+def test_one_that_does_not_heed_its_cancellation_is_left_to_itself(folder, hosting, user, method):
+    source = f"""
+import asyncio
+
+class Extension:
+    async def initialize(self, context): ...
+
+    async def {method}(self, *context):
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await asyncio.Event().wait()
+"""
+    extension(folder, "a", main=source)
+    extension(folder, "b", NOTIFIES)
+
+    async def story():
+        async with hosting(patience=0.05) as host:
+            await host.bus.publish("reminder.due", "me", {"text": "hello"})
+            await settled(host)
+        return host.health()
+
+    health = run(story())
+
+    assert user.texts == ["hello"]
+    assert health["a"]["state"] == ("stopped" if method == "stop" else "broken")
+    assert health["b"]["state"] == "stopped"
+
+
 def test_what_cannot_be_loaded_is_shown_with_its_reason_and_logged(folder, hosting, caplog):
     extension(folder, "bad", "nonsense: 1")
     extension(folder, "good")
@@ -477,16 +507,21 @@ def test_one_that_does_not_stop_keeps_nobody(folder, hosting, caplog):
     assert "extension b: stop() raised ZeroDivisionError: division by zero" in caplog.text
 
 
-def test_health_that_raises_is_told_as_such(folder, hosting):
-    extension(folder, "a", main=FINE + "    def health(self): return 1 / 0\n")
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("return 1 / 0", "ZeroDivisionError: division by zero"),
+        ("raise SystemExit(2)", "SystemExit: 2"),
+    ],
+)
+def test_health_that_raises_is_told_as_such(folder, hosting, body, said):
+    extension(folder, "a", main=FINE + f"    def health(self): {body}\n")
 
     async def story():
         async with hosting() as host:
             return host.health()
 
-    assert run(story())["a"]["health"] == {
-        "error": "health() raised ZeroDivisionError: division by zero"
-    }
+    assert run(story())["a"]["health"] == {"error": f"health() raised {said}"}
 
 
 def test_events_wait_while_no_extension_runs(folder, hosting):
@@ -776,6 +811,22 @@ def test_no_event_passes_by_while_an_extension_is_replaced(folder, hosting):
     assert run(story()) == ["new"]
 
 
+def test_a_version_that_was_replaced_cannot_subscribe_any_more(folder, hosting):
+    changing = extension(folder, "changing", main=SAYS % "old")
+
+    async def story():
+        async with hosting() as host:
+            old = host._hosted[0].found.instance
+            extension(folder, "changing", main=SAYS % "new")
+            await host.reload(changing)
+            with pytest.raises(ExtensionError, match="changing was stopped, and hears nothing"):
+                old.ctx.subscribe_event("say", old.say)
+            await host.bus.publish("say", "me", {})
+            return await said(host)
+
+    assert run(story()) == ["new"]
+
+
 def test_one_that_was_broken_starts_when_it_is_mended_and_so_do_those_that_waited(folder, hosting):
     bad = extension(folder, "bad", main="1 / 0")
     extension(folder, "child", "depends_on: [bad]", main=SAYS % "child")
@@ -790,6 +841,34 @@ def test_one_that_was_broken_starts_when_it_is_mended_and_so_do_those_that_waite
             return sorted(await said(host)), host.running
 
     assert run(story()) == (["child", "mended"], ["bad", "child", "grandchild"])
+
+
+def test_one_waits_for_what_it_depends_on_to_come_and_stops_when_that_goes(folder, hosting):
+    parent = folder / "parent"
+    extension(folder, "child", "depends_on: [parent]", main=SAYS % "child")
+    extension(folder, "grandchild", "depends_on: [child]")
+    extension(folder, "other")
+
+    async def story():
+        async with hosting() as host:
+            seen = [sorted(host.running)]
+            for source in (FINE, FINE + "        1 / 0\n", FINE):
+                extension(folder, "parent", main=source)
+                await host.reload(parent)
+                seen.append(sorted(host.running))
+            (parent / "manifest.yaml").unlink()
+            await host.reload(parent)
+            seen.append(sorted(host.running))
+            await host.bus.publish("say", "me", {})
+            return seen, await said(host), host.health()
+
+    seen, words, health = run(story())
+
+    everybody = ["child", "grandchild", "other", "parent"]
+    assert seen == [["other"], everybody, ["other"], everybody, ["other"]]
+    assert words == []
+    assert "there is no extension parent" in health["child"]["reasons"][0]
+    assert "child is broken; mend child" in health["grandchild"]["reasons"][0]
 
 
 def test_a_reload_that_would_close_a_circle_or_take_an_id_is_refused(folder, hosting, caplog):
@@ -828,6 +907,52 @@ def test_files_that_change_come_and_go_are_seen_and_acted_on(folder, hosting):
             return words
 
     assert run(story()) == []
+
+
+@pytest.mark.parametrize("name", ["a", "z"])
+def test_a_folder_that_is_renamed_has_its_extension_running(folder, hosting, name):
+    place = extension(folder, "middle", "id: same", main=SAYS % "one")
+    extension(folder, "child", "depends_on: [same]", main=SAYS % "child")
+
+    async def story():
+        async with hosting() as host:
+            watching = asyncio.create_task(watch(host, stamps(folder), interval=0.001))
+            place.rename(folder / name)
+            folders = {folder / name, folder / "child"}
+            await eventually(
+                lambda: {each.found.folder for each in host._hosted if each.running} == folders
+            )
+            await eventually(lambda: host.bus.health()["running"])
+            await host.bus.publish("say", "me", {})
+            words = await said(host)
+            watching.cancel()
+            return sorted(words)
+
+    assert run(story()) == ["child", "one"]
+
+
+def test_a_change_that_could_not_be_acted_on_is_tried_again(folder, hosting, monkeypatch, caplog):
+    extension(folder, "one", main=FINE)
+    extension(folder, "two")
+
+    async def story():
+        async with hosting() as host:
+            start, refusals = host.bus.start, ["away", "still away"]
+
+            async def start_later():
+                if refusals:
+                    raise ConnectionLostError(f"the server is {refusals.pop(0)}")
+                await start()
+
+            monkeypatch.setattr(host.bus, "start", start_later)
+            watching = asyncio.create_task(watch(host, stamps(folder), interval=0.001))
+            (folder / "one" / "manifest.yaml").unlink()
+            await eventually(lambda: host.bus.health()["running"] and host.running == ["two"])
+            watching.cancel()
+            return refusals
+
+    assert run(story()) == []
+    assert "one was not reloaded, and will be tried again: the server is still away" in caplog.text
 
 
 def test_a_change_is_acted_on_once(folder, hosting, monkeypatch):

@@ -41,6 +41,23 @@ def test_folders_with_a_manifest_are_extensions_and_others_are_not(tmp_path):
     assert type(found[1].instance).__name__ == "Extension"
 
 
+def test_a_folder_that_may_not_be_looked_into_keeps_no_other_from_being_found(
+    tmp_path, monkeypatch
+):
+    extension(tmp_path, "a")
+    (tmp_path / "lost+found").mkdir()
+    real = os.stat
+
+    def stat(path, *args, **kwargs):
+        if "lost+found/" in os.fspath(path):
+            raise PermissionError(13, "Permission denied", os.fspath(path))
+        return real(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, "stat", stat)  # whoever is root may look into everything
+
+    assert states(tmp_path) == {"a": True}
+
+
 def test_a_folder_with_a_manifest_is_itself_an_extension(tmp_path):
     assert states(extension(tmp_path, "one")) == {"one": True}
 
@@ -165,7 +182,11 @@ def test_a_manifest_under_another_name_is_told_of(tmp_path):
         "not callable": ("Extension = 5", "main:Extension is no class; name a class"),
         "constructor": (
             "class Extension:\n    def __init__(self): 1 / 0",
-            "main:Extension() raised ZeroDivisionError: division by zero; mend it",
+            "main:Extension() raised ZeroDivisionError: division by zero (main.py, line 2); mend it",
+        ),
+        "a constructor that exits": (
+            "class Extension:\n    def __init__(self): raise SystemExit(3)",
+            "main:Extension() raised SystemExit: 3 (main.py, line 2); mend it",
         ),
         "no initialize": ("class Extension: ...", "main:Extension has no method initialize; write"),
         "health": (
@@ -215,6 +236,8 @@ def test_invoke_agent_needs_an_agent(tmp_path):
         ("{model: 5}", "agent: model must be text; write it in quotes"),
         ("{model: m, timeout: long}", "agent: timeout must be a number of seconds; write 60"),
         ("{model: m, base_url: here}", "agent: an agent's endpoint is a URL, https://host/v1, got"),
+        ("{model: m, base_url: 'http://[x'}", "agent: an agent's endpoint is a URL, https://host/"),
+        ("{model: m, base_url: 'http://x:y'}", "agent: an agent's endpoint is a URL, https://host"),
         ("{model: m, api_key: k}", "agent: api_key: a manifest is passed on, and a key should not"),
     ],
 )

@@ -97,6 +97,11 @@ def test_a_manifest_needs_nothing_but_an_id(read):
         "a date that is none": ("id: a\nversion: 2026-02-31", "is no YAML: day is out of range"),
         "not UTF-8": (b"id: \xff", "is no UTF-8 at byte 4; save it as UTF-8"),
         "deep": ("id: " + "[" * 5_000, "is nested too deeply"),
+        "a template": ("id: {{ name }}", "line 1, column 6: is no YAML: while constructing a mapp"),
+        "half a letter": (
+            'id: a\nversion: "\\uD83D"',
+            "line 2, column 10: is no YAML: there is half of a letter; write the letter itself",
+        ),
         "an object": ("id: !!python/object/apply:os.system [ls]", "line 1, column 5: is no YAML"),
         "no id": ("version: '1'", "id: is missing; add id: and its value"),
         "an id with a dash": ("id: my-ext", "id: has a-z, 0-9 and _, and begins with a letter"),
@@ -179,6 +184,17 @@ def test_a_bad_subscription_is_named_by_its_number(refused, entry, line):
 
 def test_every_problem_of_a_manifest_is_told_at_once(refused):
     assert len(refused("id: A\nversion: 1\nnonsense: true")) == 3
+
+
+def test_aliases_that_stand_for_millions_are_not_written_out(refused):
+    lines = ["id: a", "x0: &x0 [y, y, y, y, y, y, y, y, y, y]"]
+    for number in range(1, 40):
+        lines.append(f"x{number}: &x{number} [{', '.join([f'*x{number - 1}'] * 10)}]")
+
+    said = refused("\n".join([*lines, "version: *x39"]))
+
+    assert said[0].startswith("version: must be text, got [[")
+    assert max(map(len, said)) < 300
 
 
 def test_a_manifest_that_is_a_folder_is_a_line_too(tmp_path):

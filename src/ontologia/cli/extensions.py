@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Coroutine, Generator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +17,7 @@ from ontologia.cli.serve import _hurry
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Event
 
+    from ontologia.extensions.host import Host
     from ontologia.extensions.loader import Found
     from ontologia.extensions.manifest import Manifest
     from ontologia.runtime.session import Session
@@ -119,8 +118,7 @@ def run(
 
     Example: ontologia extensions run extensions --watch
     """
-    import asyncio
-
+    from ontologia.cli.loops import leave, run_to_the_end
     from ontologia.cli.worklog import logged
 
     found = None if models is None else load_models(models)
@@ -131,19 +129,21 @@ def run(
     with call.writing(**types) as session, logged():
         if models is not None:
             warn_of_migration(session, models)
-        health = asyncio.run(_run(session, folder, watch, bus))
+        health, all_ended = run_to_the_end(_run(session, folder, watch, bus))
     if call.json:
         show_json({"extensions": health})
     else:
         say(f"stopped: {counted(len(health), 'extension')}")
+    if not all_ended:
+        leave()
 
 
 async def _run(session: Session, folder: Path, watched: bool, name: str) -> dict[str, Any]:
     """Host the extensions until a signal comes; how they were at the end."""
     import asyncio
 
+    from ontologia.cli.loops import first_of, woken_by_signals
     from ontologia.cli.worklog import STOPPING
-    from ontologia.errors import ExtensionError
     from ontologia.extensions import Channels, EventBus, Host, TerminalChannel
     from ontologia.extensions.channels import TERMINAL
     from ontologia.extensions.watching import stamps, watch
@@ -154,61 +154,37 @@ async def _run(session: Session, folder: Path, watched: bool, name: str) -> dict
     channels.add(TERMINAL, terminal)
     bus = EventBus(session, name=name)
     try:
-        with _woken_by_signals(loop), stopping_on_signals(lambda: _tell(loop, stop), _hurry):
+        with woken_by_signals(loop), stopping_on_signals(lambda: _tell(loop, stop), _hurry):
             seen = stamps(folder)
-            async with Host(folder, bus, channels=channels) as host:
-                if not host.running and not watched:
-                    raise ExtensionError(
-                        f"none of the extensions in {folder} can run",
-                        hint="The log says why, and so does ontologia extensions list.",
-                    )
-                said = counted(len(host.running), "extension")
-                log.info("running %s: %s", said, ", ".join(host.running))
-                terminal.listen(bus)
-                await _first_of(stop.wait(), *([watch(host, seen)] if watched else []))
+            host = Host(folder, bus, channels=channels)
+            try:
+                await first_of(stop.wait(), host.start())  # which may take its time, too
+                if not stop.is_set():
+                    _tell_who_runs(host, watched)
+                    terminal.listen(bus)
+                    await first_of(stop.wait(), *([watch(host, seen)] if watched else []))
                 log.info(STOPPING)
                 return host.health()
+            finally:
+                await host.stop()
     finally:
         terminal.close()
         await bus.close()
 
 
-async def _first_of(*coroutines: Coroutine[Any, Any, object]) -> None:
-    """Wait until one of them ends, raise what it raised, and let the others go."""
-    import asyncio
+def _tell_who_runs(host: Host, watched: bool) -> None:
+    from ontologia.errors import ExtensionError
 
-    tasks = [asyncio.create_task(each) for each in coroutines]
-    done, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for each in rest:
-        each.cancel()
-    await asyncio.gather(*rest, return_exceptions=True)
-    for each in done:
-        each.result()
+    if not host.running and not watched:
+        raise ExtensionError(
+            f"none of the extensions in {host.folder} can run",
+            hint="The log says why, and so does ontologia extensions list.",
+        )
+    log.info("running %s: %s", counted(len(host.running), "extension"), ", ".join(host.running))
 
 
 def _tell(loop: AbstractEventLoop, stop: Event) -> None:
     loop.call_soon_threadsafe(stop.set)
-
-
-@contextmanager
-def _woken_by_signals(loop: AbstractEventLoop) -> Generator[None]:
-    """Let signals end the wait of an event loop.
-
-    One that comes just before the loop begins to wait would otherwise be noticed when something
-    else ends the wait, which may be never. What is to be done, others say: here it is nothing.
-    """
-    import signal
-
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    with suppress(NotImplementedError, RuntimeError, ValueError):  # not there, or not this thread
-        for number in numbers:
-            loop.add_signal_handler(number, lambda: None)
-    try:
-        yield
-    finally:
-        with suppress(NotImplementedError):
-            for number in numbers:
-                loop.remove_signal_handler(number)
 
 
 def _show(text: str) -> None:

@@ -9,7 +9,7 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
 
-from ontologia.errors import ConfigError, InvalidValueError
+from ontologia.errors import ConfigError, ExtensionError, InvalidValueError
 from ontologia.extensions import handling
 from ontologia.extensions.bus import EventBus
 from ontologia.extensions.contract import Handler
@@ -56,6 +56,7 @@ class ExtensionContext:
         self._attempts = dict(attempts or {})
         self._logger = logging.getLogger(f"ontologia.extension.{extension_id}")
         self._subscriptions: list[Callable[[], None]] = []
+        self._closed = False
         self._intents: Intents | None = None
         self._committing = threading.Lock()
         for model in models or ():
@@ -130,8 +131,14 @@ class ExtensionContext:
 
         What is returned ends it. A handler that raises makes the event `failed`, unless there are
         more attempts: `max_attempts`, else what the manifest says for the topic, else one.
+        ExtensionError after the end of the extension.
         """
         self._check("subscribe", topic)
+        if self._closed:
+            raise ExtensionError(
+                f"{self._id} was stopped, and hears nothing more: not of {topic} either",
+                hint="A task that subscribes is to be ended in stop().",
+            )
         if self._bus is None:
             log.debug("%s: no bus; nothing of %s will come", self._id, topic)
             return lambda: None
@@ -141,7 +148,11 @@ class ExtensionContext:
         return end
 
     def close(self) -> None:
-        """End all subscriptions that were made here. The host calls it."""
+        """End all subscriptions that were made here, and take no others. The host calls it.
+
+        A task of a version that was replaced would else hear of events beside the new one.
+        """
+        self._closed = True
         while self._subscriptions:
             self._subscriptions.pop()()
 

@@ -14,6 +14,11 @@ from ontologia.errors import ConfigError
 from ontologia.extensions.problems import Problem, one_line
 
 _LARGEST = 1_000_000  # bytes
+_REMEDIES = {
+    "is there twice": "remove one of the two",
+    "half of a letter": "write the letter itself",
+    "found unhashable key": "quote text that begins with {",
+}
 
 
 def read_mapping(path: Path) -> dict[str, Any] | Problem:
@@ -40,8 +45,8 @@ def _parsed(path: Path, text: str) -> dict[str, Any] | Problem:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         said = ", ".join(filter(None, [error.context, error.problem]))
-        twice = "remove one of the two" if said.endswith("is there twice") else None
-        return Problem(path, where, f"is no YAML: {said}", twice or _remedy(text))
+        helps = [remedy for end, remedy in _REMEDIES.items() if said.endswith(end)]
+        return Problem(path, where, f"is no YAML: {said}", helps[0] if helps else _remedy(text))
     except (yaml.YAMLError, ValueError) as error:  # a letter that YAML has not, a date that is none
         return Problem(path, "", f"is no YAML: {one_line(str(error))}", _remedy(text))
     except RecursionError:
@@ -72,13 +77,24 @@ def _loader(yaml: Any) -> Any:
     def mapping(loader: Any, node: Any, deep: bool = False) -> Any:
         seen: dict[str, Any] = {}
         for key, _ in node.value:
-            if key.value in seen and isinstance(key.value, str) and key.value != "<<":
+            if not isinstance(key.value, str):
+                continue  # `{{ name }}`: a mapping as a key, which PyYAML itself refuses
+            if key.value in seen and key.value != "<<":
                 raise yaml.constructor.ConstructorError(
                     None, None, f"the key {key.value} is there twice", key.start_mark
                 )
-            if isinstance(key.value, str):
-                seen[key.value] = key
+            seen[key.value] = key
         return original(loader, node, deep)
 
-    original = yaml.SafeLoader.construct_mapping
-    return type("_UniqueKeys", (yaml.SafeLoader,), {"construct_mapping": mapping})
+    def scalar(loader: Any, node: Any) -> Any:
+        text = original_scalar(loader, node)
+        if any("\ud800" <= letter <= "\udfff" for letter in text):
+            # Half a letter, written as "\\uD83D": it could be neither printed nor stored.
+            raise yaml.constructor.ConstructorError(
+                None, None, "there is half of a letter", node.start_mark
+            )
+        return text
+
+    original, original_scalar = yaml.SafeLoader.construct_mapping, yaml.SafeLoader.construct_scalar
+    own = {"construct_mapping": mapping, "construct_scalar": scalar}
+    return type("_UniqueKeys", (yaml.SafeLoader,), own)

@@ -38,7 +38,8 @@ class Host:
     """Starts extensions in the order of their dependencies, and stops them in reverse.
 
     One that is broken, or whose dependency is, keeps none of the others from running; `health`
-    says why. Events that come in the meantime pass it by, but when none runs, they wait. Without `channels`, the terminal is the only one and the default.
+    says why. Events that come in the meantime pass it by, but when none runs, they wait. Without
+    `channels`, the terminal is the only one and the default.
     """
 
     def __init__(
@@ -161,7 +162,11 @@ class Host:
                 self._hosted = others
                 if new is not None:
                     await self._add(self._host(new))
+                await self._stop_dependents()
+                if new is not None:
                     await self._start_waiting(new.id)
+                if old is not None:
+                    await self._start_namesake(old.found.id)
             log.info("%s was reloaded: %s", folder, "gone" if new is None else self._state(new))
 
     def _read_again(self, folder: Path, others: list[Hosted]) -> Found | None:
@@ -170,6 +175,7 @@ class Host:
         new = read_one(folder)
         known = [each.found for each in others]
         if any(each.id == new.id for each in known):
+            new.is_namesake = True
             new.fail("id", f"{new.id} is the id of another extension", "give one of them another")
         make(new, self._environment)
         check_dependencies(new, [*known, new])
@@ -184,16 +190,33 @@ class Host:
         await self._bring_up(hosted)
         await self._start_up(hosted)
 
+    async def _stop_dependents(self) -> None:
+        """Stop those whose dependency is gone or broken now; those it depends on stand before it."""
+        for each in self._hosted:
+            if each.running:
+                await self._check(each)
+                for reason in each.found.reasons:
+                    log.error("extension %s is broken: %s", each.found.id, reason)
+
     async def _start_waiting(self, id: str) -> None:
         """Start those that only waited for this one, and those that waited for them."""
         waiting = [each for each in self._hosted if each.found.waits_for == id]
         for each in waiting if id in self.running else ():
-            others = [other for other in self._hosted if other is not each]
-            new = self._read_again(each.found.folder, others)
-            self._hosted = others
-            if new is not None:
-                await self._add(self._host(new))
-                await self._start_waiting(new.id)
+            await self._try_again(each)
+
+    async def _start_namesake(self, id: str) -> None:
+        """Start another one with an id that is free now: its folder may just have been renamed."""
+        namesakes = [each for each in self._hosted if each.found.id == id]
+        if len(namesakes) == 1 and namesakes[0].found.is_namesake:
+            await self._try_again(namesakes[0])
+
+    async def _try_again(self, hosted: Hosted) -> None:
+        others = [other for other in self._hosted if other is not hosted]
+        new = self._read_again(hosted.found.folder, others)
+        self._hosted = others
+        if new is not None:
+            await self._add(self._host(new))
+            await self._start_waiting(new.id)
 
     def _state(self, found: Found) -> str:
         return next(each.state for each in self._hosted if each.found is found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from ontologia.errors import ExtensionError
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ontologia.extensions.manifest import Manifest
 
 log = logging.getLogger(__name__)
+_LAST_WORD = 1.0  # seconds that a method has to clean up when its time is over
 
 
 class Hosted:
@@ -126,7 +127,7 @@ class Hosted:
         if written is None:
             return
         try:
-            await asyncio.wait_for(_guarded(written, *arguments), self._patience)
+            await _within(self._patience, _guarded(written, *arguments))
         except TimeoutError:
             self._fail(f"{method}() did not end within {self._patience:g} s", "mend it")
         except _Raised as raised:
@@ -160,7 +161,7 @@ class Hosted:
         if self.running and callable(asked):
             try:
                 said["health"] = asked()
-            except Exception as error:  # noqa: BLE001 - an extension may raise anything
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - it may raise anything
                 said["health"] = {"error": f"health() raised {of_error(error)}"}
         return said
 
@@ -171,6 +172,26 @@ class _Raised(Exception):
     def __init__(self, error: BaseException) -> None:
         super().__init__(error)
         self.error = error
+
+
+async def _within(seconds: float, coroutine: Coroutine[Any, Any, None]) -> None:
+    """Wait so long for it; TimeoutError, and it is cancelled, if it takes longer.
+
+    Other than with `asyncio.wait_for`, one that does not heed that is left to itself: it would
+    keep all other extensions from running.
+    """
+    task = asyncio.create_task(coroutine)
+    try:
+        await asyncio.wait({task}, timeout=seconds)
+        in_time = task.done()
+        if not in_time:
+            task.cancel()
+            await asyncio.wait({task}, timeout=min(seconds, _LAST_WORD))
+    finally:
+        task.cancel()  # nothing if it has ended; else nobody waits for it any more
+    if not in_time:
+        raise TimeoutError
+    task.result()
 
 
 async def _guarded(method: Callable[..., Awaitable[Any]], *arguments: Any) -> None:

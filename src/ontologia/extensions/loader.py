@@ -40,7 +40,9 @@ class Found:
     reasons: list[str] = field(default_factory=list[str])
     """Why it cannot run, a line each."""
     waits_for: str | None = None
-    """The extension that it depends on and that is broken, if that is all that is wrong."""
+    """The extension that it depends on and that is not there or broken, if nothing else is wrong."""
+    is_namesake: bool = False
+    """Whether another extension has its id."""
 
     @property
     def broken(self) -> bool:
@@ -127,8 +129,9 @@ def _instantiate(found: Found, manifest: Manifest) -> None:
         return
     try:
         found.instance = made()
-    except Exception as error:  # noqa: BLE001 - an extension may raise anything
-        found.fail("entry_point", f"{target}() raised {of_error(error)}", "mend it")
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - an extension may raise anything
+        what = f"{target}() raised {of_error(error)}{found.code.place_of(error)}"
+        found.fail("entry_point", what, "mend it")
         return
     _check_methods(found, target)
 
@@ -186,7 +189,8 @@ def _folders(folder: Path) -> list[Path]:
 
 def is_extension(folder: Path) -> bool:
     """Whether somebody meant this folder to be one."""
-    return any((folder / name).exists() for name in (MANIFEST, "manifest.yml"))
+    # os.path: what may not be looked into, as `lost+found`, is none, and no error either.
+    return any(os.path.exists(folder / name) for name in (MANIFEST, "manifest.yml"))
 
 
 def _check_ids(found: Iterable[Found]) -> None:
@@ -197,6 +201,7 @@ def _check_ids(found: Iterable[Found]) -> None:
         other = first.setdefault(each.id, each)
         if other is not each:
             what = f"{each.id} is also the id of {other.folder / MANIFEST}, which is taken"
+            each.is_namesake = True
             each.fail("id", what, "give one of them another")
 
 
@@ -225,6 +230,7 @@ def check_dependencies(found: Found, others: Iterable[Found]) -> None:
     for name in _dependencies(found):
         other = by_id.get(name)
         if other is None:
+            found.waits_for = found.waits_for if found.broken else name
             remedy = f"add the extension {name}, or remove the line"
             found.fail("depends_on", f"there is no extension {name}", remedy)
         elif cycle := _way_back(found.id, name, by_id):

@@ -14,7 +14,7 @@ import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from email.message import Message
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from ontologia import codec
 from ontologia.errors import AgentError, ConfigError
@@ -40,10 +40,10 @@ class OpenAIChatAgent:
         timeout: float = _SILENCE,
     ) -> None:
         """`endpoint` is what comes before `/chat/completions`. `timeout` is in seconds."""
-        url = urlsplit(endpoint)
-        if "@" in url.netloc:
+        url = _parts(endpoint)
+        if url is not None and "@" in url.netloc:
             raise ConfigError("an agent's endpoint has no user and password in it; give a key")
-        if url.scheme not in ("http", "https") or not url.hostname:
+        if url is None or url.scheme not in ("http", "https") or not url.hostname:
             raise ConfigError(f"an agent's endpoint is a URL, https://host/v1, got {endpoint!r}")
         if key is not None and not (key.strip().isascii() and key.strip().isprintable()):
             raise ConfigError("an agent's key has letters that no key has")
@@ -208,6 +208,15 @@ class OpenAIChatAgent:
     def _hidden(self, text: str) -> str:
         """What an endpoint said, without the key, which some repeat."""
         return text.replace(self._key, "…") if self._key else text
+
+
+def _parts(endpoint: str) -> SplitResult | None:
+    try:
+        parts = urlsplit(endpoint)
+        _ = parts.port  # which is looked at only when it is asked for
+    except ValueError:
+        return None
+    return parts
 
 
 class _Unwanted(Exception):

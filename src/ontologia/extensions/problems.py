@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 _LONGEST = 80
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel = 3
+_SHORT.maxstring = _SHORT.maxlong = _SHORT.maxother = 2 * _LONGEST
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,7 @@ def got(value: Any) -> str:
     """A value as a message shows it."""
     if value is None:
         return "nothing"
-    shown = repr(value)
+    shown = _SHORT.repr(value)  # never all of it: aliases make a few lines of YAML endless
     return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}…"
 
 

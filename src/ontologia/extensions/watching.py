@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 _LOOK = 0.5  # seconds between two looks
 _SUFFIXES = (".py", ".yaml", ".yml")
 Stamps: TypeAlias = dict[Path, dict[str, tuple[int, int]]]
+_NOT_YET = {"": (0, 0)}  # what no folder is like
 
 
 async def watch(host: Host, seen: Stamps, *, interval: float = _LOOK) -> None:
@@ -30,7 +31,11 @@ async def watch(host: Host, seen: Stamps, *, interval: float = _LOOK) -> None:
         for folder in sorted(seen.keys() | now.keys()):
             if seen.get(folder) != now.get(folder):
                 log.info("%s changed", folder)
-                await host.reload(folder)
+                try:
+                    await host.reload(folder)
+                except Exception as error:  # noqa: BLE001 - a server that is away, most likely
+                    log.error("%s was not reloaded, and will be tried again: %s", folder, error)
+                    now[folder] = _NOT_YET
         seen = now
 
 
