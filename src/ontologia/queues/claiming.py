@@ -144,8 +144,11 @@ class Claiming:
         waits = [self._poll]
         if peek.next_due is not None:
             waits.append((from_text(peek.next_due) - now).total_seconds())
-        if peek.next_fire is not None and (left := peek.next_fire - now.timestamp()) > 0:
-            waits.append(left)  # what is due waits for somebody who can claim, and not for a time
+        if peek.next_fire is not None:
+            left = peek.next_fire - now.timestamp()
+            # What was due at the look waits for somebody who can claim, and not for a time.
+            if left > 0 or not peek.fresh:
+                waits.append(left)
         return self._clock.monotonic() + max(0.0, min(waits))
 
     def wait(self, seconds: float, stopped: Callable[[], bool]) -> None:

@@ -360,7 +360,8 @@ class EventLoop:
         waits = [(each - now).total_seconds() for each in times if each is not None]
         if peek is not None and peek.next_fire is not None:
             left = peek.next_fire - now.timestamp()
-            if left > 0:  # what is due waits for somebody who can claim, and not for a time
+            # What was due at the look waits for somebody who can claim, and not for a time.
+            if left > 0 or not peek.fresh:
                 waits.append(left)
         return max(0.0, min([longest, *waits]))
 
