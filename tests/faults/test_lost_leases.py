@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 from contextlib import ExitStack
+from pathlib import Path
 
+import apsw
 import pytest
 
 from tests.faults import hardships, workers
@@ -92,11 +94,28 @@ REFUSED = {
 }
 
 
-def let_it_sleep(child: Child) -> None:
-    """SIGSTOP, and wait until the kernel has done it."""
-    child.signal(signal.SIGSTOP)
-    while "T (stopped)" not in _status(child):
+def let_it_sleep(child: Child, path: Path) -> None:
+    """SIGSTOP at a moment when it does not write: as long as it would sleep, nobody else could."""
+    while True:
+        child.signal(signal.SIGSTOP)
+        while "T (stopped)" not in _status(child):
+            os.sched_yield()
+        if _can_be_written(path):
+            return
+        child.signal(signal.SIGCONT)
         os.sched_yield()
+
+
+def _can_be_written(path: Path) -> bool:
+    connection = apsw.Connection(str(path))
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("ROLLBACK")
+    except apsw.BusyError:
+        return False
+    finally:
+        connection.close()
+    return True
 
 
 def _status(child: Child) -> str:
@@ -113,7 +132,7 @@ def test_a_worker_that_slept_through_its_lease_writes_nothing_after_another_has_
 
     with Child(tmp_path, hardships.outlive_the_lease, str(path), LEASE, ending, False) as sleeper:
         sleeper.hear("inside")
-        let_it_sleep(sleeper)
+        let_it_sleep(sleeper, path)
         with Child(tmp_path, workers.work, str(path), LEASE, HANDLERS) as other:
             other.hear("running")
             wait_until_finished(path, other)
@@ -145,7 +164,7 @@ def test_a_worker_whose_clock_slept_too_cannot_touch_what_another_is_doing(path,
 
     with Child(tmp_path, hardships.outlive_the_lease, str(path), LEASE, ending, True) as sleeper:
         [asleep] = sleeper.hear("inside")
-        let_it_sleep(sleeper)
+        let_it_sleep(sleeper, path)
         patient = {"event_claim_lease_ms": 30_000}
         with Child(tmp_path, hardships.outlive_the_lease, str(path), patient, "x", False) as other:
             [awake] = other.hear("inside")
