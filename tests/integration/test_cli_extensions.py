@@ -556,3 +556,19 @@ def test_a_name_that_cannot_be_an_id_is_a_usage_error(tmp_path, name):
     assert done.exit_code == 2
     assert "an id has a-z, 0-9 and _" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_that_is_named_and_not_there_is_made(folder, place, tmp_path, monkeypatch):
+    extension(folder, "alerts", NOTIFIES)
+    uri = place("sqlite")
+    monkeypatch.chdir(tmp_path)
+
+    unnamed = invoke("extensions", "run", folder)
+    with Running(folder, uri) as host:
+        host.hear("There was no store there yet; a new one was made.")
+        host.hear("running 1 extension")
+        with Session(uri) as session:
+            assert session.head == 0
+        code, _ = host.stop()
+
+    assert (unnamed.exit_code, code) == (4, 0)

@@ -130,6 +130,25 @@ class Call:
         with _closing(Session(self._existing(), self.namespace, **options)) as session:
             yield session
 
+    @contextmanager
+    def making(self, **options: Any) -> Generator[Session]:
+        """The same, but a store that was named and is not there is made, and that is told."""
+        from ontologia.errors import NotFoundError
+        from ontologia.runtime.session import Session
+
+        missing = False
+        try:
+            self._existing()
+        except NotFoundError:
+            if self.named_uri is None:
+                raise
+            missing = True
+        options.setdefault("config", self.config)
+        with _closing(Session(self.uri, self.namespace, **options)) as session:
+            if missing:
+                typer.echo("There was no store there yet; a new one was made.", err=True)
+            yield session
+
     def _existing(self) -> str:
         from ontologia.cli.visitor import check_store
 

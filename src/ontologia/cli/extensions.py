@@ -126,7 +126,7 @@ def run(
         "entity_types": found.entity_types if found else [],
         "relation_types": found.relation_types if found else [],
     }
-    with call.writing(**types) as session, logged():
+    with call.making(**types) as session, logged():
         if models is not None:
             warn_of_migration(session, models)
         health, all_ended = run_to_the_end(_run(session, folder, watch, bus))
