@@ -10,30 +10,16 @@ import logging
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
-from pydantic import ValidationError
 from starlette.responses import Response
 
 from ontologia import codec
 from ontologia.clock import SYSTEM_CLOCK
-from ontologia.commands.bus import vetoed_by
-from ontologia.errors import (
-    AnswerError,
-    BatchSizeExceededError,
-    ConnectionLostError,
-    HeadMismatchError,
-    IdempotencyKeyReused,
-    InvalidValueError,
-    LockContentionError,
-    NotFoundError,
-    OntologiaError,
-    QueryError,
-    StateConflictError,
-)
+from ontologia.commands.problems import plain, status_of, told
+from ontologia.errors import HeadMismatchError, StateConflictError
 from ontologia.ids import Ids
 
 log = logging.getLogger(__name__)
 MEDIA_TYPE = "application/problem+json"
-_LONGEST = 2_000  # characters of a detail or a hint
 _AGAIN_AFTER = "1"  # seconds
 _ids = Ids(SYSTEM_CLOCK)
 
@@ -96,8 +82,8 @@ class Problem(Exception):
     ) -> None:
         super().__init__(detail)
         self.kind = kind
-        self.detail = _plain(detail)
-        self.hint = None if hint is None else _plain(hint)
+        self.detail = plain(detail)
+        self.hint = None if hint is None else plain(hint)
         self.headers = dict(headers or {})
         if kind is UNAVAILABLE:
             self.headers.setdefault("Retry-After", _AGAIN_AFTER)
@@ -130,7 +116,7 @@ def problem_of(error: Exception) -> Problem:
     kind = _kind_of(error)
     if kind is INTERNAL:
         return unexpected(error)
-    problem = Problem(kind, _told(error), hint=getattr(error, "hint", None))
+    problem = Problem(kind, told(error), hint=getattr(error, "hint", None))
     if kind is UNAVAILABLE:
         log.warning("%s: %s", problem.instance, problem.detail)
     return problem
@@ -150,41 +136,7 @@ def of_status(status: int, detail: str, headers: dict[str, str] | None = None) -
 
 
 def _kind_of(error: Exception) -> Kind:
-    # What the database did not do, or does not have, means the same in a hook as elsewhere.
-    if isinstance(error, LockContentionError | ConnectionLostError):
-        return UNAVAILABLE
-    if isinstance(error, StateConflictError | HeadMismatchError):
-        return CONFLICT
-    if isinstance(error, PermissionError) and error.errno is not None:
-        return INTERNAL  # a file that this process may not read, not a client's rights
-    if isinstance(error, NotFoundError):
-        return NOT_FOUND
-    if vetoed_by(error) and isinstance(error, ValueError | PermissionError | OntologiaError):
-        return VETO
-    if isinstance(error, PermissionError):
-        return FORBIDDEN
-    return INVALID if _is_about_a_value(error) else INTERNAL
-
-
-def _is_about_a_value(error: Exception) -> bool:
-    if isinstance(error, AnswerError):
-        return False  # the handler's, not the client's
-    if isinstance(error, OntologiaError):
-        kinds = (InvalidValueError, IdempotencyKeyReused, QueryError, BatchSizeExceededError)
-        return isinstance(error, kinds)
-    return isinstance(error, ValueError)
-
-
-def _told(error: Exception) -> str:
-    if isinstance(error, ValidationError):
-        found = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
-        return f"{error.title}: {'; '.join(found)}"
-    # Of our own errors without the hint, which has a member of its own.
-    told = str(error.args[0]) if isinstance(error, OntologiaError) and error.args else str(error)
-    return told or type(error).__name__
-
-
-def _plain(text: str) -> str:
-    """Text that JSON can carry, and that is not longer than somebody reads."""
-    short = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
-    return short.encode("utf-8", "replace").decode().replace("\0", "\\0")
+    status = status_of(error)
+    if status == CONFLICT.status:
+        return CONFLICT if isinstance(error, StateConflictError | HeadMismatchError) else VETO
+    return _BY_STATUS[status]
