@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ontologia.clock import SystemClock, from_text
+from ontologia.clock import SystemClock
 from ontologia.delivery.retry import Backoff, RetryPolicy
 from ontologia.queues.held import Pace
 from ontologia.runtime.acks import Acks
@@ -140,16 +140,7 @@ class Claiming:
 
     def _next_due(self, peek: Peek) -> float:
         """When, by the clock, there is something to look for, if nobody wakes us before."""
-        now = self._clock.now()
-        waits = [self._poll]
-        if peek.next_due is not None:
-            waits.append((from_text(peek.next_due) - now).total_seconds())
-        if peek.next_fire is not None:
-            left = peek.next_fire - now.timestamp()
-            # What was due at the look waits for somebody who can claim, and not for a time.
-            if left > 0 or not peek.fresh:
-                waits.append(left)
-        return self._clock.monotonic() + max(0.0, min(waits))
+        return self._clock.monotonic() + peek.wait(self._clock.now(), self._poll)
 
     def wait(self, seconds: float, stopped: Callable[[], bool]) -> None:
         """Until woken or until something is due, at most for this long in real time."""

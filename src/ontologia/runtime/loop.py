@@ -11,10 +11,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING
 
-from ontologia.clock import SystemClock, from_text, to_text
+from ontologia.clock import SystemClock, to_text
 from ontologia.delivery.lifecycle import lease_is_valid
 from ontologia.errors import ConnectionLostError, LockContentionError, OntologiaError
 from ontologia.runtime.acks import Acks
@@ -354,16 +353,10 @@ class EventLoop:
         """Seconds until something is due, at most the poll interval."""
         longest = self._config.event_poll_interval_ms / 1000 or _IDLE_POLL
         now = self._clock.now()
-        times: list[datetime | None] = [self._session._scheduler.next_tick()]
-        if peek is not None and peek.next_due is not None:
-            times.append(from_text(peek.next_due))
-        waits = [(each - now).total_seconds() for each in times if each is not None]
-        if peek is not None and peek.next_fire is not None:
-            left = peek.next_fire - now.timestamp()
-            # What was due at the look waits for somebody who can claim, and not for a time.
-            if left > 0 or not peek.fresh:
-                waits.append(left)
-        return max(0.0, min([longest, *waits]))
+        tick = self._session._scheduler.next_tick()
+        if tick is not None:
+            longest = min(longest, max(0.0, (tick - now).total_seconds()))
+        return longest if peek is None else peek.wait(now, longest)
 
     # -- the beginning and the end ------------------------------------------------------------------
 

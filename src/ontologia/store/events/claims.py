@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol
 
 from ontologia import codec
-from ontologia.clock import Clock, to_text
+from ontologia.clock import Clock, from_text, to_text
 from ontologia.delivery.lifecycle import lease_ran_out
 from ontologia.delivery.retry import LEASE_EXPIRED, RetryPolicy
 from ontologia.ids import Ids
@@ -85,6 +85,19 @@ class Peek(NamedTuple):
     """Consumers that somebody has forgotten."""
     fresh: bool
     """Whether there is something that nobody has handed out."""
+
+    def wait(self, now: datetime, longest: float) -> float:
+        """Seconds until something comes due, at most `longest`."""
+        waits = [longest]
+        if self.next_due is not None:
+            waits.append((from_text(self.next_due) - now).total_seconds())
+        if self.next_fire is not None:
+            left = self.next_fire - now.timestamp()
+            # What was due at the look waits for somebody who can claim, and not for a time; what
+            # came due since then is looked for at once.
+            if left > 0 or not self.fresh:
+                waits.append(left)
+        return max(0.0, min(waits))
 
 
 class Claims(Leases):
