@@ -7,6 +7,7 @@ scatters them, and with many rows retained each write then touches a page of its
 from __future__ import annotations
 
 import threading
+from datetime import datetime
 from random import Random, SystemRandom
 
 from ontologia.clock import Clock
@@ -25,7 +26,11 @@ class Ids:
 
     def new(self) -> str:
         """A new id, greater as text than every one made here before, also when the clock stands."""
-        millis = int(self._clock.now().timestamp() * 1000)
+        return self.at(self._clock.now())
+
+    def at(self, now: datetime) -> str:
+        """The same, for one who has just looked at the clock."""
+        millis = int(now.timestamp() * 1000)
         fresh = (millis << _RANDOM_BITS) | self._random.getrandbits(_RANDOM_BITS - 1)
         with self._lock:
             self._last = max(fresh, self._last + 1)
@@ -34,7 +39,6 @@ class Ids:
 
 
 def _format(value: int) -> str:
-    millis, rest = value >> _RANDOM_BITS, value & ((1 << _RANDOM_BITS) - 1)
-    high, low = rest >> 62, rest & ((1 << 62) - 1)
-    text = f"{(millis << 80) | (0x7 << 76) | (high << 64) | (0b10 << 62) | low:032x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    """48 bits of time; 7, the version, and 12 bits; 10, the variant, and 62 bits."""
+    last, fourth, third = value & 0xFFFFFFFFFFFF, value >> 48 & 0x3FFF | 0x8000, value >> 62 & 0xFFF
+    return f"{value >> 90:08x}-{value >> 74 & 0xFFFF:04x}-7{third:03x}-{fourth:04x}-{last:012x}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -127,6 +127,9 @@ class Commits:
         if not unit.announcements and unit.also is None:
             return Written(None, [])
         events = self._store.events
+        if unit.claim is None and unit.also is None and events.log.append(unit.announcements):
+            events.wake()
+            return Written(None, [Stored(each.row.id, None) for each in unit.announcements])
         with events.transaction() as tx:
             if unit.claim is not None and not events.claims.check(tx, unit.claim):
                 raise LeaseExpiredError(unit.claim.handler_id, unit.claim.event.id)
@@ -219,6 +222,27 @@ def check_seen(seen: Batch, batch: Batch, changes: Sequence[RawChange]) -> None:
             if now != text:
                 made = text is None and wanted.get(key) is not None
                 raise (RecordExists if made else StateConflictError)(type_key[1], key[0])
+
+
+def events_of(event: Event | Iterable[Event] | None, dedup_key: str | None) -> list[Event]:
+    """What is given as `event=`: none, one or several."""
+    if event is None:
+        return []
+    if isinstance(event, Event) or not isinstance(event, Iterable):
+        return [event]
+    events = list(event)
+    if dedup_key is not None and len(events) > 1:
+        raise InvalidValueError(
+            f"one dedup_key= cannot be that of {len(events)} events; nothing was written",
+            hint="Commit them one by one, each with a key of its own.",
+        )
+    return events
+
+
+def identify(events: Iterable[Event], stored: Iterable[Stored]) -> None:
+    """Give events the ids under which they are known: with a dedup_key, that of an earlier one."""
+    for event, known in zip(events, stored, strict=True):
+        event.id = known.id
 
 
 def check_event_options(event: object, delay: object, at: object, dedup_key: object) -> None:

@@ -12,7 +12,7 @@ from ontologia.delivery.lifecycle import lease_is_valid
 from ontologia.delivery.lineage import Lineage, child_of
 from ontologia.errors import InvalidValueError, LeaseExpiredError, SessionClosedError
 from ontologia.query.builder import QueryBuilder
-from ontologia.runtime.commits import UnitOfWork, check_event_options
+from ontologia.runtime.commits import UnitOfWork, check_event_options, events_of, identify
 from ontologia.runtime.intents import Intents
 from ontologia.schema.entity import Entity
 from ontologia.schema.event import Event
@@ -155,7 +155,7 @@ class HandlerContext(Generic[E_co]):
     def commit(
         self,
         *,
-        event: Event | None = None,
+        event: Event | Iterable[Event] | None = None,
         delay: float | timedelta | None = None,
         at: datetime | None = None,
         dedup_key: str | None = None,
@@ -163,9 +163,9 @@ class HandlerContext(Generic[E_co]):
     ) -> int | None:
         """Write what is queued, in one durable transaction; its number, None if nothing differs.
 
-        With `event`, that event is stored in the same transaction, changes or not, and stays
-        stored even if the handler fails later; an event that should vanish with a failed attempt
-        is announced by `emit`. LeaseExpiredError, and nothing is written, once the lease is over.
+        With `event`, one or several, that event is stored in the same transaction, changes or not,
+        and stays stored even if the handler fails later; an event that should vanish with a failed
+        attempt is announced by `emit`. LeaseExpiredError, and nothing is written, once the lease is over.
 
         A commit that failed means that the attempt has: whatever the handler does next, the
         event is delivered again.
@@ -174,25 +174,27 @@ class HandlerContext(Generic[E_co]):
         check_event_options(event, delay, at, dedup_key)
         if self._failure is not None:
             raise self._failure
-        announcements = [] if event is None else [
+        events = events_of(event, dedup_key)
+        announcements = [
             self._session._commits.announcement(
-                event,
+                each,
                 self._session.namespace,
                 self._lineage(),
                 delay=delay,
                 at=at,
                 dedup_key=dedup_key,
             )
-        ]  # fmt: skip
+            for each in events
+        ]
         try:
-            commit_id = self._write(announcements, event, expected_head)
+            commit_id = self._write(announcements, events, expected_head)
         except BaseException as error:
             self._failure = error
             raise
         return commit_id
 
     def _write(
-        self, announcements: list[Announcement], event: Event | None, expected_head: int | None
+        self, announcements: list[Announcement], events: list[Event], expected_head: int | None
     ) -> int | None:
         batch = self._intents.snapshot()
         # What is written is fenced in its own transaction; a commit of nothing is checked, too.
@@ -204,8 +206,7 @@ class HandlerContext(Generic[E_co]):
             UnitOfWork(batch, self._commit_metadata(), announcements, self._claim, expected_head)
         )
         self._intents.settle(batch)
-        if event is not None:
-            event.id = stored[0].id
+        identify(events, stored)
         if commit_id is not None:
             self._commit_id = commit_id
             self._metadata = {}

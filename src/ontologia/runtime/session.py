@@ -37,7 +37,14 @@ from ontologia.migration.plan import MigrationPreview, MigrationResult
 from ontologia.migration.upgraders import Upgrader, UpgraderKey
 from ontologia.migration.versions import TypeVersions
 from ontologia.query.builder import QueryBuilder
-from ontologia.runtime.commits import Commits, UnitOfWork, check_event_options, check_head
+from ontologia.runtime.commits import (
+    Commits,
+    UnitOfWork,
+    check_event_options,
+    check_head,
+    events_of,
+    identify,
+)
 from ontologia.runtime.context import HandlerContext, active
 from ontologia.runtime.delta import Delta, DeltaMaker, change_type
 from ontologia.runtime.explain import Explanations, Why
@@ -192,7 +199,7 @@ class Session:
     def commit(
         self,
         *,
-        event: Event | None = None,
+        event: Event | Iterable[Event] | None = None,
         delay: float | timedelta | None = None,
         at: datetime | None = None,
         dedup_key: str | None = None,
@@ -203,7 +210,7 @@ class Session:
     def commit(
         self,
         *,
-        event: Event | None = None,
+        event: Event | Iterable[Event] | None = None,
         delay: float | timedelta | None = None,
         at: datetime | None = None,
         dedup_key: str | None = None,
@@ -213,7 +220,7 @@ class Session:
     def commit(
         self,
         *,
-        event: Event | None = None,
+        event: Event | Iterable[Event] | None = None,
         delay: float | timedelta | None = None,
         at: datetime | None = None,
         dedup_key: str | None = None,
@@ -226,15 +233,15 @@ class Session:
         `expected_head`, HeadMismatchError unless the store is still at that commit. With
         `dry_run`, the delta that would be written, and nothing is.
 
-        With `event`, the event is stored in the same transaction, whether anything differs or
-        not, and gets its id; `delay` (seconds or a timedelta) or `at` defers it, and with a
-        `dedup_key` that a retained event of its type has, it is not stored again and gets that
-        one's id. Called by a handler, this is the handler's `ctx.commit`.
+        With `event`, one or several, the event is stored in the same transaction, whether anything
+        differs or not, and gets its id; `delay` (seconds or a timedelta) or `at` defers it, and
+        with a `dedup_key` that a retained event of its type has, it is not stored again and gets
+        that one's id. Called by a handler, this is the handler's `ctx.commit`.
 
         When it fails nothing is written and the queue is as it was, so that the cause can be
         mended and the commit tried again. Costs one durable transaction, one read per touched
-        type and 10,000 objects, and two writes per kind of object, whatever their number; an
-        event costs two more.
+        type and 10,000 objects, and two writes per kind of object, whatever their number; events
+        cost two more.
         """
         self._check_open()
         check_event_options(event, delay, at, dedup_key)
@@ -253,15 +260,16 @@ class Session:
         # return before the thread that is just writing it.
         with self._turn.taken(self.config.lock_timeout_ms):
             batch = self._intents.snapshot()
-            announcements = [] if event is None else [
-                self._announcement(event, Lineage(), delay=delay, at=at, dedup_key=dedup_key)
-            ]  # fmt: skip
+            events = events_of(event, dedup_key)
+            announcements = [
+                self._announcement(each, Lineage(), delay=delay, at=at, dedup_key=dedup_key)
+                for each in events
+            ]
             written = self._commits.write(
                 UnitOfWork(batch, self._metadata(), announcements, expected_head=expected_head)
             )
             self._intents.settle(batch)
-            if event is not None:
-                event.id = written.stored[0].id
+            identify(events, written.stored)
             return written.commit_id
 
     def _announcement(self, event: Event, lineage: Lineage, **options: Any) -> Announcement:

@@ -24,7 +24,7 @@ from ontologia.ids import Ids
 from ontologia.store.database import Database, Tx
 from ontologia.store.events.burial import Attempt
 from ontologia.store.events.leases import Leases
-from ontologia.store.events.log import EventLog
+from ontologia.store.events.log import Additions, EventLog
 from ontologia.store.rows import Claim, Consumer, EventRow
 
 log = logging.getLogger(__name__)
@@ -33,8 +33,8 @@ DUE_MOST = 1_000
 ALL_TYPES = "*"
 
 
-class Dialect(Protocol):
-    """The two steps of a claim that each database does in its own way."""
+class Dialect(Additions, Protocol):
+    """The steps of delivery that each database does in its own way."""
 
     def hand_out(self, tx: Tx, most: int) -> Callable[[], int]:
         """Move the first `most` rows of `incoming` to `ready`; how many they were."""

@@ -6,9 +6,9 @@ announces it. That costs the same whether nobody listens or fifty consumers do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Protocol
 
 from ontologia import codec
 from ontologia.clock import Clock, from_text, stamps_of, to_text
@@ -23,13 +23,31 @@ from ontologia.store.rows import Announcement, EventRow, Stored
 _FAR = 253_402_300_800.0  # the year 10000: no clock goes further
 
 
+class Additions(Protocol):
+    """How each database stores events that are to be handed out."""
+
+    def add(self, tx: Tx, rows: Sequence[EventRow]) -> None:
+        """Within a transaction; IntegrityError if it has one of the ids."""
+        ...
+
+    def append(self, rows: Sequence[EventRow]) -> None:
+        """In a hard transaction that does nothing else, with ids that nobody has given before."""
+        ...
+
+
 class EventLog:
-    """Writes events within transactions of its callers."""
+    """Writes events, mostly within transactions of its callers."""
 
     def __init__(
-        self, sql: Mapping[str, str], clock: Clock, ids: Ids, max_payload_bytes: int
+        self,
+        sql: Mapping[str, str],
+        additions: Additions,
+        clock: Clock,
+        ids: Ids,
+        max_payload_bytes: int,
     ) -> None:
         self._sql = sql
+        self._additions = additions
         self._clock = clock
         self._stamps = stamps_of(clock)
         self._ids = ids
@@ -49,15 +67,16 @@ class EventLog:
         limited: bool = True,
     ) -> EventRow:
         """The event as it will be stored; InvalidValueError if it cannot be."""
+        now = self._clock.now()
         event_type = type(event).__event_type__
-        new_id = self._ids.new() if id is None else checks.name("an event's id", id)
+        new_id = self._ids.at(now) if id is None else checks.name("an event's id", id)
         checks.whole("priority", event.priority, -(2**31), 2**31 - 1)
         return EventRow(
             new_id,
             namespace,
             event_type,
             self._payload(event) if limited else payload_of(event),
-            created_at or self.stamp(),
+            created_at or self._stamps.next(now),
             event.priority,
             lineage.root_event_id or new_id,
             lineage.chain_depth,
@@ -179,8 +198,14 @@ class EventLog:
     def add(self, tx: Tx, rows: list[EventRow]) -> None:
         """Store events that are to be handed out."""
         if rows:
-            tx.many(self._sql["insert_event"], rows)
-            tx.many(self._sql["insert_incoming"], [(row.id,) for row in rows])
+            self._additions.add(tx, rows)
+
+    def append(self, announcements: Sequence[Announcement]) -> bool:
+        """Store events in a transaction of their own; False if it takes more than adding them."""
+        if any(fire_at is not None or row.dedup_key for row, fire_at in announcements):
+            return False
+        self._additions.append([row for row, _ in announcements])
+        return True
 
     def _earlier(self, tx: Tx, row: EventRow) -> str | None:
         """The event that has this one's dedup_key; None if there is none, and now this one has."""

@@ -68,7 +68,7 @@ class SqlEventStore:
         self._retention = timedelta(milliseconds=config.event_retention_ms)
         self.policy = handler_policy(config)
         ids = Ids(clock, random)
-        self.log = EventLog(sql, clock, ids, config.max_payload_bytes)
+        self.log = EventLog(sql, dialect, clock, ids, config.max_payload_bytes)
         self.claims = Claims(database, sql, dialect, self.log, clock, ids, random.randint)
         self.consumers = Consumers(database, sql, self.claims, clock, config.session_ttl_ms)
         self.retention = Retention(database, sql, clock, config.session_ttl_ms)
@@ -93,6 +93,14 @@ class SqlEventStore:
             raise TypeError(f"enqueue takes an event, got {event!r}")
         checks.name("namespace", namespace)
         row = self.log.given_row(event, namespace)
+        if event.id is None:
+            self.log.append([Announcement(row, None)])
+        else:
+            self._add_given(row)
+        fill(event, row)
+        self._wake()
+
+    def _add_given(self, row: EventRow) -> None:
         try:
             with self._database.write() as tx:
                 self.log.add(tx, [row])
@@ -101,8 +109,6 @@ class SqlEventStore:
                 f"there is an event {row.id} already; nothing was stored",
                 hint="An event keeps the id it brings. Make a new instance, or set event.id = None.",
             ) from error
-        fill(event, row)
-        self._wake()
 
     def claim(
         self,

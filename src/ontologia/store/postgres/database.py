@@ -42,7 +42,15 @@ from ontologia.store.postgres.contact import first_contact, has_died, unreachabl
 from ontologia.store.postgres.errors import lost, translated
 from ontologia.store.postgres.place import Place, with_settings
 from ontologia.store.postgres.quiet import PREFIX, hush
-from ontologia.store.postgres.wire import Answer, Connection, Statement, Wire, plain, portions
+from ontologia.store.postgres.wire import (
+    MOST_TEXT,
+    Answer,
+    Connection,
+    Statement,
+    Wire,
+    plain,
+    portions,
+)
 from ontologia.store.turn import Turn
 
 log = logging.getLogger(__name__)
@@ -60,6 +68,7 @@ _SOFT = Statement(f"{_LOCKS}, set_config('synchronous_commit', 'off', true)")
 _HARD = Statement(f"{_LOCKS}, pg_current_xact_id()::text")
 _LOOK = Statement(_BY_INDEX)
 _WAIT_FOR = Statement("SELECT pg_advisory_xact_lock(%s)")
+_WAIT_MOST = Statement("SELECT set_config('lock_timeout', %s, true)")
 _TRY = Statement("SELECT pg_try_advisory_xact_lock(%s)")
 _NOTHING = Statement("SELECT NULL")
 # Whatever the server, the database or the role is set to. The mode is for statements alone; of a
@@ -128,15 +137,10 @@ class Tx:
         """Run a statement for each row, without waiting for each."""
         statement = sql if isinstance(sql, Statement) else Statement(sql)
         given = list(rows)
-        if statement.bulk is not None and len(given) >= _A_FEW:
-            for portion in portions(given, _PORTION, _length):
-                columns = zip(*portion, strict=True)
-                self._wire.ask(statement.bulk, [list(column) for column in columns])
-        else:
-            for row in given:
-                self._wire.ask(statement, row)
+        _ask_many(self._wire, statement, given)
         if statement.proof is not None and given:
-            self.proof = statement.proof, given[-1]
+            values = len(statement.proof.plan.names)
+            self.proof = statement.proof, given[-1][:values]
 
     def hand_out_turn(self, *, wait: bool) -> bool:
         """Have hand-out and registration to oneself; a statement of its own.
@@ -226,6 +230,37 @@ class Database:
                     yield tx
             finally:
                 self._writing = False
+
+    def append(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Rows that have ids of their own, on disk when this returns, by one message.
+
+        What is sent together is one transaction, so BEGIN and COMMIT are not needed. `sql` does
+        nothing for a row that is there: if the answer is lost, all is sent again.
+        """
+        if not isinstance(sql, Statement) or self.pooled or not _is_little(rows):
+            with self.write() as tx:
+                tx.many(sql, rows)
+            return
+        deadline = time.monotonic() + _FIND_OUT
+        sent = False
+        while True:
+            try:
+                with self._wired(self._timeout_ms) as wire:
+                    sent = True
+                    wire.ask(_WAIT_MOST, (max(1, self._timeout_ms),))
+                    _ask_many(wire, sql, rows)
+                    wire.sync()
+                return
+            except ConnectionLostError as error:
+                if not sent:
+                    raise
+                if time.monotonic() >= deadline:
+                    raise ConnectionLostError(
+                        f"the connection to {self._shown} was lost while {rows[0][0]} was being "
+                        f"stored, and the server does not say whether it was",
+                        hint="Look for it once the server is back: nothing is stored in part.",
+                    ) from error
+            time.sleep(_ASK_AGAIN)
 
     @contextmanager
     def read(self) -> Generator[Tx]:
@@ -473,8 +508,23 @@ def lock_key(purpose: str, schema: str) -> int:
     return int.from_bytes(digest, signed=True)
 
 
+def _ask_many(wire: Wire, statement: Statement, rows: Sequence[Sequence[Any]]) -> None:
+    """A statement for each row, or its form for many of them."""
+    if statement.bulk is None or len(rows) < _A_FEW:
+        for row in rows:
+            wire.ask(statement, row)
+        return
+    for portion in portions(rows, _PORTION, _length):
+        wire.ask(statement.bulk, [list(column) for column in zip(*portion, strict=True)])
+
+
+def _is_little(rows: Sequence[Sequence[Any]]) -> bool:
+    """Whether the rows go in one statement, and so in one message."""
+    return len(rows) <= _PORTION and sum(map(_length, rows)) <= MOST_TEXT // 4  # as UTF-8
+
+
 def _length(row: Sequence[Any]) -> int:
-    return sum(len(value) for value in row if isinstance(value, str))
+    return sum([len(value) for value in row if type(value) is str])
 
 
 def _since(started: float) -> float:

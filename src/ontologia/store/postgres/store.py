@@ -70,15 +70,16 @@ class PostgresStore(Records):
         self._lease = WriteLease(alone, write, self._sql, clock, config.lock_lease_ms)
         hot = prepared(qualified(_EVENTS, place.schema))
         hot["insert_event"].bulk = hot["insert_events"]
-        hot["insert_incoming"].bulk = hot["insert_incomings"]
-        hot["insert_incoming"].proof = hot["has_event"]
+        hot["insert_event"].proof = hot["has_event"]
+        hot["append_event"].bulk = hot["append_events"]
+        hot["append_event"].proof = hot["has_event"]
         hot["insert_reply"].proof = hot["get_reply"]
         hot["insert_deferred"].proof = hot["has_deferred"]
         events = {**hot, **qualified(_OPERATION, place.schema)}
         self.events = SqlEventStore(
             self._database,
             events,
-            PostgresDialect(events),
+            PostgresDialect(events, self._database),
             config=config,
             clock=clock,
             random=random,

@@ -14,7 +14,7 @@ import re
 import select
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import psycopg
 from psycopg import abc, errors, pq
@@ -27,7 +27,7 @@ _PLACE = re.compile(r"%(?:\((\w+)\)s|(s)|(%))")
 _LOST = ("08", "57P")  # classes of errors after which the server hangs up
 _DONE = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
 _MOST_QUEUED = 1_000
-_MOST_TEXT = 16_000_000  # the server takes no value of a gigabyte, and libpq keeps no two of them
+MOST_TEXT = 16_000_000  # the server takes no value of a gigabyte, and libpq keeps no two of them
 _UNPLANNED = (b"BEGIN", b"COMMIT")  # nothing to prepare
 
 
@@ -147,7 +147,7 @@ class Wire:
         answer = Answer(self.sync)
         self._queue.append(_Queued(plan, values, answer))
         self._text += sum(map(len, filter(None, values)))
-        if len(self._queue) >= _MOST_QUEUED or self._text >= _MOST_TEXT:
+        if len(self._queue) >= _MOST_QUEUED or self._text >= MOST_TEXT:
             self.sync()
         return answer
 
@@ -235,7 +235,7 @@ def portions(rows: Sequence[_Row], most: int, size: Callable[[_Row], int]) -> It
     for row in rows:
         portion.append(row)
         text += size(row)
-        if len(portion) >= most or text >= _MOST_TEXT:
+        if len(portion) >= most or text >= MOST_TEXT:
             yield portion
             portion, text = [], 0
     if portion:
@@ -315,15 +315,33 @@ def _bound(value: Any) -> bytes | None:
     if isinstance(value, int | float):
         return repr(value).encode()
     if isinstance(value, list):
-        return _bound("{" + ",".join(map(_element, value)) + "}")
+        return _bound(_array(value))
     raise TypeError(f"no value for a statement: {value!r}")
+
+
+_BETWEEN = "\1"  # no text that anybody writes has it; where one does, its array is made by and by
+
+
+def _array(values: list[str | int | None]) -> str:
+    """A list as PostgreSQL reads it; columns of one kind as a whole, since they may be long."""
+    kinds = set(map(type, values))
+    if kinds == {str}:
+        joined = _BETWEEN.join(cast("list[str]", values))
+        if joined.count(_BETWEEN) == len(values) - 1:
+            return '{"' + _escaped(joined).replace(_BETWEEN, '","') + '"}'
+    elif kinds == {int}:
+        return "{" + ",".join(map(str, values)) + "}"
+    elif kinds == {type(None)}:
+        return "{" + ",".join(["NULL"] * len(values)) + "}"
+    return "{" + ",".join(map(_element, values)) + "}"
 
 
 def _element(value: str | int | None) -> str:
     """A value within an array."""
     if value is None:
         return "NULL"
-    if isinstance(value, int):
-        return str(value)
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+    return str(value) if isinstance(value, int) else f'"{_escaped(value)}"'
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')

@@ -1,20 +1,31 @@
-"""The two steps of a claim that SQLite does in its own way: several statements, one writer."""
+"""The steps of delivery that SQLite does in its own way: several statements, one writer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from ontologia.store.database import Tx
+from ontologia.store.database import Database, Tx
 from ontologia.store.events.claims import Lease, Taken
 from ontologia.store.named import statements
 from ontologia.store.rows import Consumer, EventRow
 
-_SQL = statements("ontologia.store.sqlite", "claims.sql")
+_SQL = statements("ontologia.store.sqlite", "claims.sql", "events.sql")
 
 
 class SQLiteDialect:
     """Nobody else writes during a write transaction, so one statement may rely on the last."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def add(self, tx: Tx, rows: Sequence[EventRow]) -> None:
+        tx.many(_SQL["insert_event"], rows)
+        tx.many(_SQL["insert_incoming"], [(row.id,) for row in rows])
+
+    def append(self, rows: Sequence[EventRow]) -> None:
+        with self._database.write() as tx:
+            self.add(tx, rows)
 
     def hand_out(self, tx: Tx, most: int) -> Callable[[], int]:
         top, count = tx.one(_SQL["incoming_top"], {"most": most})

@@ -67,7 +67,7 @@ class SQLiteStore(Records):
         self.events = SqlEventStore(
             self._database,
             _EVENTS,
-            SQLiteDialect(),
+            SQLiteDialect(self._database),
             config=config,
             clock=clock,
             random=random,

@@ -1,21 +1,48 @@
 -- name: insert_event
-INSERT INTO ontologia.events(id, namespace, type, payload, created_at, priority, root_event_id,
-                             chain_depth, source, correlation_id, causation_id, tenant_id, dedup_key)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s);
-
--- name: insert_incoming
-INSERT INTO ontologia.incoming(event_id) VALUES (%s);
+-- The event, and that it is to be handed out.
+WITH added AS (
+    INSERT INTO ontologia.events(id, namespace, type, payload, created_at, priority, root_event_id,
+                                 chain_depth, source, correlation_id, causation_id, tenant_id,
+                                 dedup_key)
+    VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+    RETURNING id)
+INSERT INTO ontologia.incoming(event_id) SELECT id FROM added;
 
 -- name: insert_events
 -- Many events by one statement: a list of the ids, one of the namespaces, and so on.
-INSERT INTO ontologia.events(id, namespace, type, payload, created_at, priority, root_event_id,
-                             chain_depth, source, correlation_id, causation_id, tenant_id, dedup_key)
-SELECT * FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::bigint[],
-                     %s::text[], %s::bigint[], %s::text[], %s::text[], %s::text[], %s::text[],
-                     %s::text[]);
+WITH added AS (
+    INSERT INTO ontologia.events(id, namespace, type, payload, created_at, priority, root_event_id,
+                                 chain_depth, source, correlation_id, causation_id, tenant_id,
+                                 dedup_key)
+    SELECT * FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::bigint[],
+                         %s::text[], %s::bigint[], %s::text[], %s::text[], %s::text[], %s::text[],
+                         %s::text[])
+    RETURNING id)
+INSERT INTO ontologia.incoming(event_id) SELECT id FROM added;
 
--- name: insert_incomings
-INSERT INTO ontologia.incoming(event_id) SELECT unnest(%s::text[]);
+-- name: append_event
+-- The same, and nothing if the event is there: it can be sent again when its answer was lost. One
+-- that is being written is waited for.
+WITH added AS (
+    INSERT INTO ontologia.events(id, namespace, type, payload, created_at, priority, root_event_id,
+                                 chain_depth, source, correlation_id, causation_id, tenant_id,
+                                 dedup_key)
+    VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+    ON CONFLICT (id) DO NOTHING
+    RETURNING id)
+INSERT INTO ontologia.incoming(event_id) SELECT id FROM added;
+
+-- name: append_events
+WITH added AS (
+    INSERT INTO ontologia.events(id, namespace, type, payload, created_at, priority, root_event_id,
+                                 chain_depth, source, correlation_id, causation_id, tenant_id,
+                                 dedup_key)
+    SELECT * FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::bigint[],
+                         %s::text[], %s::bigint[], %s::text[], %s::text[], %s::text[], %s::text[],
+                         %s::text[])
+    ON CONFLICT (id) DO NOTHING
+    RETURNING id)
+INSERT INTO ontologia.incoming(event_id) SELECT id FROM added;
 
 -- name: insert_dedup
 -- Not DO NOTHING: an update that never happens still locks the row that is in the way, so that
