@@ -11,9 +11,7 @@ from ontologia.delivery.retry import Backoff, RetryPolicy
 from ontologia.queues.held import Pace
 from ontologia.runtime.acks import Acks
 from ontologia.runtime.outage import Outage
-from ontologia.store.database import Tx
 from ontologia.store.events.claims import ALL_TYPES, Peek
-from ontologia.store.events.leases import NOTHING, Done, Settled
 from ontologia.store.rows import Claim, Consumer
 
 if TYPE_CHECKING:
@@ -94,29 +92,16 @@ class Claiming:
             return []
         limit = self._batch or self._pace.wanted(most, time.monotonic())
         started = limit if self._batch is None else 1
-        claims: list[Claim] = []
-
-        def claim(done: list[Done]) -> Settled:
-            settled: Callable[[], Settled] = lambda: NOTHING
-
-            def acknowledge(tx: Tx) -> None:
-                nonlocal settled
-                settled = self._events.claims.ack(tx, done)
-
-            claims[:] = self._events.claims.claim(
-                consumer,
-                [ALL_TYPES],
-                session_id=self._session.session_id,
-                limit=limit,
-                lease_ms=self._session.config.event_claim_lease_ms,
-                policy=POLICY,
-                peek=peek,
-                start=started,
-                before=acknowledge,
-            )
-            return settled()
-
-        self._acks.write(claim)
+        claims = self._acks.claim(
+            consumer,
+            [ALL_TYPES],
+            session_id=self._session.session_id,
+            limit=limit,
+            lease_ms=self._session.config.event_claim_lease_ms,
+            policy=POLICY,
+            peek=peek,
+            start=started,
+        )
         self._pace.claimed(len(claims), time.monotonic())
         if len(claims) == limit and not peek.fresh:
             self._seen = (peek, looked)

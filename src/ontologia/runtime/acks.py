@@ -7,9 +7,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from ontologia.store.events.claims import Claims
+from ontologia.delivery.retry import RetryPolicy
+from ontologia.store.database import Tx
+from ontologia.store.events.claims import Claims, Peek
 from ontologia.store.events.leases import NOTHING, Done, Settled
-from ontologia.store.rows import Claim
+from ontologia.store.rows import Claim, Consumer
 
 log = logging.getLogger(__name__)
 GATHER = 0.005  # seconds an acknowledgement may wait for others
@@ -69,6 +71,44 @@ class Acks:
 
         self.write(settle)
         return wrote
+
+    def claim(
+        self,
+        consumer: Consumer,
+        event_types: Sequence[str],
+        *,
+        session_id: str,
+        limit: int,
+        lease_ms: float,
+        policy: RetryPolicy,
+        peek: Peek,
+        start: int,
+    ) -> list[Claim]:
+        """Claim, and acknowledge by the same transaction what was done before."""
+        claims: list[Claim] = []
+
+        def transaction(done: list[Done]) -> Settled:
+            settled: Callable[[], Settled] = lambda: NOTHING
+
+            def acknowledge(tx: Tx) -> None:
+                nonlocal settled
+                settled = self._claims.ack(tx, done)
+
+            claims[:] = self._claims.claim(
+                consumer,
+                event_types,
+                session_id=session_id,
+                limit=limit,
+                lease_ms=lease_ms,
+                policy=policy,
+                peek=peek,
+                start=start,
+                before=acknowledge,
+            )
+            return settled()
+
+        self.write(transaction)
+        return claims
 
     def write(self, transaction: Callable[[list[Done]], Settled]) -> None:
         """Have everything written by a transaction that does something else, too."""

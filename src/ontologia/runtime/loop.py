@@ -24,10 +24,8 @@ from ontologia.runtime.handlers import Handler
 from ontologia.runtime.outage import Outage
 from ontologia.runtime.signals import stopping_on_signals
 from ontologia.runtime.upkeep import Upkeep
-from ontologia.store.database import Tx
 from ontologia.store.events.claims import Peek
 from ontologia.store.events.consumers import Start
-from ontologia.store.events.leases import NOTHING, Done, Settled
 from ontologia.store.rows import Claim, Consumer
 
 if TYPE_CHECKING:
@@ -234,33 +232,20 @@ class EventLoop:
 
         Whether there were as many as could be had tells that there are more.
         """
-        claims: list[Claim] = []
         start = self._feed.group_size(handler)
         limit = min(self._config.event_claim_limit, budget)
         if start == LARGEST_GROUP:
             limit = min(limit, start)  # so fast that all of it is started with the claim
-
-        def claim(done: list[Done]) -> Settled:
-            settled: Callable[[], Settled] = lambda: NOTHING
-
-            def acknowledge(tx: Tx) -> None:
-                nonlocal settled
-                settled = self._events.claims.ack(tx, done)
-
-            claims[:] = self._events.claims.claim(
-                consumer,
-                [handler.event_type],
-                session_id=self._session.session_id,
-                limit=limit,
-                lease_ms=self._config.event_claim_lease_ms,
-                policy=self._events.policy,
-                peek=peek,
-                start=start,
-                before=acknowledge,
-            )
-            return settled()
-
-        self._acks.write(claim)
+        claims = self._acks.claim(
+            consumer,
+            [handler.event_type],
+            session_id=self._session.session_id,
+            limit=limit,
+            lease_ms=self._config.event_claim_lease_ms,
+            policy=self._events.policy,
+            peek=peek,
+            start=start,
+        )
         return claims, len(claims) == limit
 
     # -- running handlers -----------------------------------------------------------------------
