@@ -58,7 +58,7 @@ def test_what_is_asked_together_is_sent_once(wire: Wire) -> None:
 def test_what_is_too_large_for_one_message_is_sent_in_several(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ontologia.store.postgres.wire.MOST_TEXT", 100)
+    monkeypatch.setattr("ontologia.store.postgres.wire._MOST_TEXT", 100)
     assert list(portions(["x" * 60] * 5, 1_000, len)) == [["x" * 60] * 2] * 2 + [["x" * 60]]
     texts = [wire.ask(Statement("SELECT %s::text"), ("x" * 60,)) for _ in range(3)]
 

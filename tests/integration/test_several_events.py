@@ -57,6 +57,16 @@ def test_they_are_stored_with_the_change_or_not_at_all(session):
     assert session.commit() == 2  # what was queued still is
 
 
+@pytest.mark.parametrize("before", [1, 2_500])
+def test_one_that_is_no_event_takes_those_before_it_back(session, before):
+    with pytest.raises(TypeError, match="expected an event"):
+        session.commit(event=[*(ParcelPacked() for _ in range(before)), "no event"])
+
+    assert stored(session) == []
+    session.commit(event=ParcelPacked())
+    assert len(stored(session)) == 1
+
+
 def test_no_event_at_all_is_a_plain_commit(session):
     assert session.commit(event=[]) is None
     assert stored(session) == []

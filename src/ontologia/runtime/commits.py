@@ -127,9 +127,6 @@ class Commits:
         if not unit.announcements and unit.also is None:
             return Written(None, [])
         events = self._store.events
-        if unit.claim is None and unit.also is None and events.log.append(unit.announcements):
-            events.wake()
-            return Written(None, [Stored(each.row.id, None) for each in unit.announcements])
         with events.transaction() as tx:
             if unit.claim is not None and not events.claims.check(tx, unit.claim):
                 raise LeaseExpiredError(unit.claim.handler_id, unit.claim.event.id)
@@ -139,6 +136,13 @@ class Commits:
         if stored:
             events.wake()
         return Written(None, stored)
+
+    def append(self, events: Iterable[Any], namespace: str) -> None:
+        """Store events alone, at once, each the first of a chain of its own."""
+        lineage, announcement = Lineage(), self.announcement
+        rows = (announcement(event, namespace, lineage).row for event in events)
+        self._store.events.log.append(rows)
+        self._store.events.wake()
 
     def announcement(
         self,

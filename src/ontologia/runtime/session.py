@@ -261,6 +261,10 @@ class Session:
         with self._turn.taken(self.config.lock_timeout_ms):
             batch = self._intents.snapshot()
             events = events_of(event, dedup_key)
+            alone = not batch and expected_head is None
+            if events and alone and delay is None and at is None and dedup_key is None:
+                self._commits.append(events, self.namespace)
+                return None
             announcements = [
                 self._announcement(each, Lineage(), delay=delay, at=at, dedup_key=dedup_key)
                 for each in events

@@ -164,7 +164,7 @@ class Consumers:
         holders = tx.all(self._sql["holders"], {**place, **times, "consumer_id": found[0]})
         if holders:
             raise ConsumerBusyError(name, namespace, [row[0] for row in holders])
-        for step in ("ready", "waiting", "subscriptions", "consumer"):
+        for step in ("ready", "attempts", "waiting", "subscriptions", "consumer"):
             tx.run(self._sql[f"forget_{step}"], {"namespace": namespace, "consumer_id": found[0]})
         self._known.pop((namespace, name), None)
         return True

@@ -30,8 +30,11 @@ class Additions(Protocol):
         """Within a transaction; IntegrityError if it has one of the ids."""
         ...
 
-    def append(self, rows: Sequence[EventRow]) -> None:
-        """In a hard transaction that does nothing else, with ids that nobody has given before."""
+    def append(self, rows: Iterable[EventRow]) -> None:
+        """In a hard transaction that does nothing else, with ids that nobody has given before.
+
+        Rows may be made while those before them are on their way.
+        """
         ...
 
 
@@ -200,12 +203,9 @@ class EventLog:
         if rows:
             self._additions.add(tx, rows)
 
-    def append(self, announcements: Sequence[Announcement]) -> bool:
-        """Store events in a transaction of their own; False if it takes more than adding them."""
-        if any(fire_at is not None or row.dedup_key for row, fire_at in announcements):
-            return False
-        self._additions.append([row for row, _ in announcements])
-        return True
+    def append(self, rows: Iterable[EventRow]) -> None:
+        """Store events with new ids in a transaction of their own."""
+        self._additions.append(rows)
 
     def _earlier(self, tx: Tx, row: EventRow) -> str | None:
         """The event that has this one's dedup_key; None if there is none, and now this one has."""

@@ -94,7 +94,7 @@ class SqlEventStore:
         checks.name("namespace", namespace)
         row = self.log.given_row(event, namespace)
         if event.id is None:
-            self.log.append([Announcement(row, None)])
+            self.log.append([row])
         else:
             self._add_given(row)
         fill(event, row)

@@ -5,25 +5,26 @@ Others write at the same time, and a second statement would see what they wrote 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ontologia.store.database import Tx
 from ontologia.store.events.claims import Lease, Taken
 from ontologia.store.postgres.database import Database
+from ontologia.store.postgres.wire import Statement
 from ontologia.store.rows import Consumer, EventRow
 
 
 class PostgresDialect:
     """Takers skip each other's rows; only hand-out is one at a time, under its lock."""
 
-    def __init__(self, sql: Mapping[str, str], database: Database) -> None:
+    def __init__(self, sql: Mapping[str, Statement], database: Database) -> None:
         self._sql = sql
         self._database = database
 
     def add(self, tx: Tx, rows: Sequence[EventRow]) -> None:
         tx.many(self._sql["insert_event"], rows)
 
-    def append(self, rows: Sequence[EventRow]) -> None:
+    def append(self, rows: Iterable[EventRow]) -> None:
         self._database.append(self._sql["append_event"], rows)
 
     def hand_out(self, tx: Tx, most: int) -> Callable[[], int]:

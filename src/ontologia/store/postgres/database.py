@@ -21,9 +21,10 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from hashlib import blake2b
+from itertools import chain, islice
 from typing import Any
 
 import psycopg
@@ -42,15 +43,7 @@ from ontologia.store.postgres.contact import first_contact, has_died, unreachabl
 from ontologia.store.postgres.errors import lost, translated
 from ontologia.store.postgres.place import Place, with_settings
 from ontologia.store.postgres.quiet import PREFIX, hush
-from ontologia.store.postgres.wire import (
-    MOST_TEXT,
-    Answer,
-    Connection,
-    Statement,
-    Wire,
-    plain,
-    portions,
-)
+from ontologia.store.postgres.wire import Answer, Connection, Statement, Wire, plain, portions
 from ontologia.store.turn import Turn
 
 log = logging.getLogger(__name__)
@@ -137,7 +130,12 @@ class Tx:
         """Run a statement for each row, without waiting for each."""
         statement = sql if isinstance(sql, Statement) else Statement(sql)
         given = list(rows)
-        _ask_many(self._wire, statement, given)
+        if statement.bulk is not None and len(given) >= _A_FEW:
+            for portion in portions(given, _PORTION, _length):
+                self._wire.ask(statement.bulk, _columns(portion))
+        else:
+            for row in given:
+                self._wire.ask(statement, row)
         if statement.proof is not None and given:
             values = len(statement.proof.plan.names)
             self.proof = statement.proof, given[-1][:values]
@@ -231,36 +229,57 @@ class Database:
             finally:
                 self._writing = False
 
-    def append(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
-        """Rows that have ids of their own, on disk when this returns, by one message.
+    def append(self, statement: Statement, rows: Iterable[Sequence[Any]]) -> None:
+        """Rows that have ids of their own, on disk when this returns.
 
-        What is sent together is one transaction, so BEGIN and COMMIT are not needed. `sql` does
-        nothing for a row that is there: if the answer is lost, all is sent again.
+        The statement does nothing for a row that is there: if the answer is lost, all is sent
+        again. A few go by one message, which is a transaction by itself. Of many the server works
+        on the first while the rest are still being made.
         """
-        if not isinstance(sql, Statement) or self.pooled or not _is_little(rows):
+        if self.pooled:
             with self.write() as tx:
-                tx.many(sql, rows)
+                tx.many(statement, rows)
             return
+        given: list[Sequence[Any]] = []
+        rest = _noted(rows, given)
         deadline = time.monotonic() + _FIND_OUT
         sent = False
         while True:
             try:
                 with self._wired(self._timeout_ms) as wire:
                     sent = True
-                    wire.ask(_WAIT_MOST, (max(1, self._timeout_ms),))
-                    _ask_many(wire, sql, rows)
-                    wire.sync()
+                    self._append(wire, statement, chain(tuple(given), rest))
                 return
             except ConnectionLostError as error:
                 if not sent:
                     raise
                 if time.monotonic() >= deadline:
                     raise ConnectionLostError(
-                        f"the connection to {self._shown} was lost while {rows[0][0]} was being "
+                        f"the connection to {self._shown} was lost while {given[0][0]} was being "
                         f"stored, and the server does not say whether it was",
                         hint="Look for it once the server is back: nothing is stored in part.",
                     ) from error
             time.sleep(_ASK_AGAIN)
+
+    def _append(self, wire: Wire, statement: Statement, rows: Iterator[Sequence[Any]]) -> None:
+        few = list(islice(rows, _A_FEW))
+        if statement.bulk is None or len(few) < _A_FEW:
+            wire.ask(_WAIT_MOST, (max(1, self._timeout_ms),))
+            for row in chain(few, rows):
+                wire.ask(statement, row)
+            wire.sync()
+            return
+        try:
+            wire.ask(_WRITE)
+            wire.ask(_WAIT_MOST, (max(1, self._timeout_ms),))
+            for portion in portions(chain(few, rows), _PORTION, _length):
+                wire.ask(statement.bulk, _columns(portion))
+                wire.push()
+            wire.ask(_COMMIT)
+            wire.sync()
+        except BaseException:
+            wire.roll_back()
+            raise
 
     @contextmanager
     def read(self) -> Generator[Tx]:
@@ -508,19 +527,15 @@ def lock_key(purpose: str, schema: str) -> int:
     return int.from_bytes(digest, signed=True)
 
 
-def _ask_many(wire: Wire, statement: Statement, rows: Sequence[Sequence[Any]]) -> None:
-    """A statement for each row, or its form for many of them."""
-    if statement.bulk is None or len(rows) < _A_FEW:
-        for row in rows:
-            wire.ask(statement, row)
-        return
-    for portion in portions(rows, _PORTION, _length):
-        wire.ask(statement.bulk, [list(column) for column in zip(*portion, strict=True)])
+def _columns(rows: list[Sequence[Any]]) -> list[list[Any]]:
+    return [list(column) for column in zip(*rows, strict=True)]
 
 
-def _is_little(rows: Sequence[Sequence[Any]]) -> bool:
-    """Whether the rows go in one statement, and so in one message."""
-    return len(rows) <= _PORTION and sum(map(_length, rows)) <= MOST_TEXT // 4  # as UTF-8
+def _noted(rows: Iterable[Sequence[Any]], given: list[Sequence[Any]]) -> Iterator[Sequence[Any]]:
+    """The rows, each written down as it is made."""
+    for row in rows:
+        given.append(row)
+        yield row
 
 
 def _length(row: Sequence[Any]) -> int:

@@ -52,13 +52,15 @@ def place_of(uri: str) -> Place:
             f"schema={schema!r} names no schema that Ontologia could use",
             hint="Letters, digits and _, at most 63; without ?schema= it is ontologia.",
         )
-    rest = urlencode([option for option in options if option[0] != "schema"], quote_via=quote)
+    if "\0" in uri:
+        raise _unreadable(uri, ValueError("it holds U+0000"))  # where libpq would stop reading
     try:
+        rest = urlencode([option for option in options if option[0] != "schema"], quote_via=quote)
         given = urlunsplit(parts._replace(query=rest))
         found = conninfo_to_dict(given)
         ours = {name: value for name, value in _DEFAULTS.items() if name not in found}
         conninfo = make_conninfo(given, **ours, client_encoding="utf8")
-    except psycopg.ProgrammingError as error:
+    except (psycopg.ProgrammingError, UnicodeError) as error:  # half a letter is no Unicode
         raise _unreadable(uri, error) from None
     ports = str(found.get("port") or 5432).split(",")
     if not all(port.isdigit() for port in ports) or "@" in parts.path:

@@ -79,7 +79,7 @@ class PostgresStore(Records):
         self.events = SqlEventStore(
             self._database,
             events,
-            PostgresDialect(events, self._database),
+            PostgresDialect(hot, self._database),
             config=config,
             clock=clock,
             random=random,

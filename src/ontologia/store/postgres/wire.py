@@ -13,7 +13,7 @@ import functools
 import re
 import select
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar, cast
 
 import psycopg
@@ -27,7 +27,7 @@ _PLACE = re.compile(r"%(?:\((\w+)\)s|(s)|(%))")
 _LOST = ("08", "57P")  # classes of errors after which the server hangs up
 _DONE = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
 _MOST_QUEUED = 1_000
-MOST_TEXT = 16_000_000  # the server takes no value of a gigabyte, and libpq keeps no two of them
+_MOST_TEXT = 16_000_000  # the server takes no value of a gigabyte, and libpq keeps no two of them
 _UNPLANNED = (b"BEGIN", b"COMMIT")  # nothing to prepare
 
 
@@ -136,6 +136,9 @@ class Wire:
         self._queue: list[_Queued] = []
         self._text = 0  # how much there is to be sent
         self._answered = False
+        self._sent = 0  # how many of the queue are on their way
+        self._made: dict[bytes, bytes] = {}  # what they prepare
+        self._expected: list[Answer | None] = []  # who waits for each of their results
 
     def ask(self, statement: Statement, bindings: Bindings = ()) -> Answer:
         """Queue a statement."""
@@ -147,17 +150,29 @@ class Wire:
         answer = Answer(self.sync)
         self._queue.append(_Queued(plan, values, answer))
         self._text += sum(map(len, filter(None, values)))
-        if len(self._queue) >= _MOST_QUEUED or self._text >= MOST_TEXT:
+        if len(self._queue) >= _MOST_QUEUED or self._text >= _MOST_TEXT:
             self.sync()
         return answer
 
     def roll_back(self) -> None:
         """Take the transaction back, and forget what is queued."""
-        self._queue.clear()
+        if self._sent:
+            self.connection.close()  # nobody is going to read its answers
+        self._forget()
+        self._queue, self._text = [], 0
         try:
             self.connection.rollback()
         except psycopg.Error:
             self.connection.close()  # the server takes it back by itself
+
+    def push(self) -> None:
+        """Let the server begin with what is queued; the next `sync` waits for its answers."""
+        try:
+            self._send()
+            self.connection.pgconn.flush()
+        except psycopg.Error:  # `sync` meets it, too, and knows what to do
+            self.connection.close()
+            self._forget()
 
     def sync(self, *, once: bool = False) -> None:
         """Send what is queued and wait for the answers; the first error is raised.
@@ -181,19 +196,22 @@ class Wire:
         return True
 
     def _exchange(self) -> None:
-        connection, queued = self.connection, self._queue
+        connection = self.connection
         pgconn = connection.pgconn
         try:
-            pgconn.enter_pipeline_mode()
-            made, expected = self._send(pgconn, queued)
-            results = _received(pgconn, expected)
+            self._send()
+            pgconn.pipeline_sync()
+            results = _received(pgconn)
             pgconn.exit_pipeline_mode()
             failed = _first_error(results)
             if failed is not None and (failed.sqlstate or "").startswith(_LOST):
                 raise failed
         except BaseException:  # in the middle of an answer, nobody can make sense of the rest
             connection.close()
+            self._forget()
             raise
+        made, expected = self._made, self._expected
+        self._forget()
         self._queue, self._text = [], 0
         if failed is not None:
             raise failed
@@ -204,45 +222,46 @@ class Wire:
             if each is not None:
                 each.result = _loaded(load, result)
 
-    def _send(
-        self, pgconn: pq.abc.PGconn, queued: list[_Queued]
-    ) -> tuple[dict[bytes, bytes], list[Answer | None]]:
-        """Hand everything to libpq: what gets prepared, and who waits for which result."""
-        made: dict[bytes, bytes] = {}
-        expected: list[Answer | None] = []
-        known = self.connection.prepared
-        for (text, _), values, answer in queued:
+    def _send(self) -> None:
+        """Hand what is queued to libpq."""
+        pgconn, known = self.connection.pgconn, self.connection.prepared
+        if not self._sent:
+            pgconn.enter_pipeline_mode()
+        for (text, _), values, answer in self._queue[self._sent :]:
             if self._prepares and not text.startswith(_UNPLANNED):
-                name = known.get(text) or made.get(text)
+                name = known.get(text) or self._made.get(text)
                 if name is None:
                     # Never the same name again: one that failed may or may not be there.
                     self.connection.named += 1
-                    name = made[text] = b"ontologia_%d" % self.connection.named
+                    name = self._made[text] = b"ontologia_%d" % self.connection.named
                     pgconn.send_prepare(name, text)
-                    expected.append(None)
+                    self._expected.append(None)
                 pgconn.send_query_prepared(name, values)
             else:
                 pgconn.send_query_params(text, values)
-            expected.append(answer)
-        pgconn.pipeline_sync()
-        return made, expected
+            self._expected.append(answer)
+        self._sent = len(self._queue)
+
+    def _forget(self) -> None:
+        """Nothing of the queue is on its way."""
+        self._sent, self._made, self._expected = 0, {}, []
 
 
-def portions(rows: Sequence[_Row], most: int, size: Callable[[_Row], int]) -> Iterator[list[_Row]]:
+def portions(rows: Iterable[_Row], most: int, size: Callable[[_Row], int]) -> Iterator[list[_Row]]:
     """Rows to be sent by one statement each: not too many, and not too much."""
     portion: list[_Row] = []
     text = 0
     for row in rows:
         portion.append(row)
         text += size(row)
-        if len(portion) >= most or text >= MOST_TEXT:
+        if len(portion) >= most or text >= _MOST_TEXT:
             yield portion
             portion, text = [], 0
     if portion:
         yield portion
 
 
-def _received(pgconn: pq.abc.PGconn, expected: list[Answer | None]) -> list[pq.abc.PGresult]:
+def _received(pgconn: pq.abc.PGconn) -> list[pq.abc.PGresult]:
     """A result for each, after everything is sent."""
     results: list[pq.abc.PGresult] = []
     unsent = pgconn.flush()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ontologia.store.database import Database, Tx
@@ -23,9 +23,10 @@ class SQLiteDialect:
         tx.many(_SQL["insert_event"], rows)
         tx.many(_SQL["insert_incoming"], [(row.id,) for row in rows])
 
-    def append(self, rows: Sequence[EventRow]) -> None:
+    def append(self, rows: Iterable[EventRow]) -> None:
+        given = list(rows)  # before others have to wait
         with self._database.write() as tx:
-            self.add(tx, rows)
+            self.add(tx, given)
 
     def hand_out(self, tx: Tx, most: int) -> Callable[[], int]:
         top, count = tx.one(_SQL["incoming_top"], {"most": most})

@@ -222,6 +222,12 @@ SELECT session_id FROM ontologia.event_claims
 -- name: forget_ready
 DELETE FROM ontologia.ready WHERE consumer_id = %(consumer_id)s;
 
+-- name: forget_attempts
+-- Of what it did not finish: if it comes back, it begins anew.
+DELETE FROM ontologia.attempts WHERE (event_id, handler_id) IN (
+    SELECT event_id, handler_id FROM ontologia.event_claims WHERE consumer_id = %(consumer_id)s
+       AND ack_at IS NULL AND dead_lettered_at IS NULL);
+
 -- name: forget_waiting
 -- What it did not finish; what it did stays, as the record of it.
 DELETE FROM ontologia.event_claims WHERE consumer_id = %(consumer_id)s
