@@ -79,8 +79,23 @@ class Stamps:
             self._last = now
         return to_text(now)
 
+    def several(self, now: datetime, count: int) -> list[str]:
+        """This many, a microsecond after each other."""
+        with self._lock:
+            first = max(now, self._last + _TICK)
+            self._last = first + (count - 1) * _TICK
+        if first.microsecond + count > _SECOND:
+            return [to_text(first + number * _TICK) for number in range(count)]
+        text = to_text(first)
+        second, zone = text[:20], text[26:]
+        return [
+            f"{second}{number:06d}{zone}"
+            for number in range(first.microsecond, first.microsecond + count)
+        ]
+
 
 _TICK = timedelta(microseconds=1)
+_SECOND = 1_000_000
 _shared: weakref.WeakKeyDictionary[Clock, Stamps] = weakref.WeakKeyDictionary()
 _shared_lock = threading.Lock()
 SYSTEM_CLOCK = SystemClock()

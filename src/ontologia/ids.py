@@ -15,6 +15,10 @@ from ontologia.clock import Clock
 _RANDOM_BITS = 74  # a version 7 id has 48 bits of time, 6 of version and variant, and these
 
 
+_LOW = 0xFFFFFFFFFFFF
+_LAST = 24  # where the digits of the lowest 48 bits begin
+
+
 class Ids:
     """Makes ids from a clock and a source of randomness, both injected."""
 
@@ -30,15 +34,26 @@ class Ids:
 
     def at(self, now: datetime) -> str:
         """The same, for one who has just looked at the clock."""
+        return _format(self._take(now, 1))
+
+    def several(self, now: datetime, count: int) -> list[str]:
+        """This many, one after the other: they differ in their last digits."""
+        first = self._take(now, count)
+        prefix, low = _format(first)[:_LAST], first & _LOW
+        if low + count > _LOW:
+            return [_format(first + number) for number in range(count)]
+        return [f"{prefix}{number:012x}" for number in range(low, low + count)]
+
+    def _take(self, now: datetime, count: int) -> int:
         millis = int(now.timestamp() * 1000)
         fresh = (millis << _RANDOM_BITS) | self._random.getrandbits(_RANDOM_BITS - 1)
         with self._lock:
-            self._last = max(fresh, self._last + 1)
-            value = self._last
-        return _format(value)
+            first = max(fresh, self._last + 1)
+            self._last = first + count - 1
+        return first
 
 
 def _format(value: int) -> str:
     """48 bits of time; 7, the version, and 12 bits; 10, the variant, and 62 bits."""
-    last, fourth, third = value & 0xFFFFFFFFFFFF, value >> 48 & 0x3FFF | 0x8000, value >> 62 & 0xFFF
+    last, fourth, third = value & _LOW, value >> 48 & 0x3FFF | 0x8000, value >> 62 & 0xFFF
     return f"{value >> 90:08x}-{value >> 74 & 0xFFFF:04x}-7{third:03x}-{fourth:04x}-{last:012x}"

@@ -57,10 +57,16 @@ def crash_at_the_next_commit(
     monkeypatch.setattr(database, "_commit", crash)
 
 
+def named() -> Told:
+    event = Told(number=1)
+    event.id = "told"
+    return event
+
+
 CALLS: dict[str, Callable[[Session], object]] = {
     "a commit": lambda session: session.commit(),
     "a commit with an event": lambda session: session.commit(event=Told(number=1)),
-    "an event": lambda session: session.event_store.enqueue(Told(number=1), "default"),
+    "an event with its own id": lambda session: session.event_store.enqueue(named(), "default"),
     "a deferred event": lambda session: session.defer(Told(number=1), delay=60),
 }
 

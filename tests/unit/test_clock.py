@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ontologia.clock import Clock, SystemClock, from_text, to_text
+from ontologia.clock import Clock, Stamps, SystemClock, from_text, to_text
 from ontologia.testing import ManualClock
 
 # Far enough from both ends of the calendar that an offset cannot push an instant over them.
@@ -121,3 +121,17 @@ def test_several_threads_move_one_manual_clock_without_losing_a_step():
 
     assert clock.now() - start == timedelta(seconds=4000)
     assert clock.monotonic() == 4000
+
+
+@pytest.mark.parametrize("microsecond", [0, 999_990])
+def test_stamps_for_several_go_forward_by_a_microsecond_each(microsecond):
+    now = datetime(2026, 1, 2, 3, 4, 5, microsecond, UTC)
+    stamps = Stamps()
+    first = stamps.next(now)
+
+    several = stamps.several(now, 20)
+
+    wanted = [to_text(now + timedelta(microseconds=number)) for number in range(22)]
+    assert [first, *several, stamps.next(now)] == wanted
+    later = now + timedelta(hours=1)
+    assert stamps.several(later, 1) == [to_text(later)]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from ontologia.runtime.feed import Feed
 from ontologia.store.rows import Claim, EventRow
 
@@ -32,3 +34,25 @@ def test_what_was_put_back_is_not_started_with_what_came_meanwhile() -> None:
 
     assert taken == (WORK, before)
     assert [feed.take(), feed.take()] == [(WORK, before), (WORK, after)]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "workers", "wanted"),
+    [
+        (0.0, 1, 100),  # nothing is known to be slow
+        (0.0005, 1, 100),
+        (0.002, 1, 25),
+        (0.002, 4, 100),
+        (0.01, 4, 20),
+        (3.0, 1, 1),
+        (3.0, 4, 4),
+    ],
+)
+def test_what_would_wait_for_long_is_left_to_others(seconds, workers, wanted) -> None:
+    feed = Feed([WORK], workers=workers, max_attempts=3)
+    group = [claimed(number, "of one call") for number in range(4)]
+
+    assert feed.claim_size(WORK, 100) == 100
+    feed.pace(WORK, group, seconds * len(group))
+    assert feed.claim_size(WORK, 100) == wanted
+    assert feed.claim_size(WORK, 1) == 1

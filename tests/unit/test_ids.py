@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -115,3 +116,35 @@ def test_without_a_source_of_randomness_two_makers_do_not_agree():
 
     assert first != second
     assert first[:13] == second[:13]
+
+
+@pytest.mark.parametrize("greatest", [True, False])
+def test_several_at_once_ascend_and_come_before_the_next(greatest):
+    clock = ManualClock()
+    ids = Ids(clock, _Extreme(greatest=greatest))
+    before = ids.new()
+
+    made = [*ids.several(clock.now(), 1_000), ids.new()]
+
+    assert [before, *made] == sorted({before, *made})
+    assert {uuid.UUID(text).version for text in made} == {7}
+    assert {uuid.UUID(text).variant for text in made} == {uuid.RFC_4122}
+
+
+def test_several_that_overflow_their_last_digits_still_ascend():
+    clock = ManualClock()
+    ids = Ids(clock, _Fixed((1 << 48) - 3))  # three more, and the last twelve digits are used up
+
+    made = ids.several(clock.now(), 10)
+
+    assert made == sorted(set(made))
+    assert len({text[:24] for text in made}) == 2
+
+
+class _Fixed(Random):
+    def __init__(self, value: int) -> None:
+        super().__init__()
+        self._value = value
+
+    def getrandbits(self, bits: int) -> int:
+        return self._value

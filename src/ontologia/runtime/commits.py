@@ -21,10 +21,11 @@ from ontologia.errors import (
 from ontologia.migration.versions import TypeVersions
 from ontologia.schema.event import Event
 from ontologia.store.database import Conflict, Tx
+from ontologia.store.events import checks
 from ontologia.store.events.log import fire_time
 from ontologia.store.events.store import fill
 from ontologia.store.protocol import Store
-from ontologia.store.rows import Announcement, Batch, Claim, RawChange, Stored
+from ontologia.store.rows import Announcement, Batch, Claim, EventRow, RawChange, Stored
 
 if TYPE_CHECKING:
     from ontologia.config import OntologiaConfig
@@ -137,12 +138,12 @@ class Commits:
             events.wake()
         return Written(None, stored)
 
-    def append(self, events: Iterable[Any], namespace: str) -> None:
+    def append(self, events: Sequence[Event], namespace: str) -> None:
         """Store events alone, at once, each the first of a chain of its own."""
-        lineage, announcement = Lineage(), self.announcement
-        rows = (announcement(event, namespace, lineage).row for event in events)
-        self._store.events.log.append(rows)
-        self._store.events.wake()
+        store = self._store.events
+        rows = store.log.first_rows(events, namespace)
+        store.log.append(map(_filled, events, rows))
+        store.wake()
 
     def announcement(
         self,
@@ -155,8 +156,7 @@ class Commits:
         dedup_key: str | None = None,
     ) -> Announcement:
         """The event as a copy to be stored; its new id and lineage are left on the original."""
-        if not isinstance(event, Event):
-            raise TypeError(f"expected an event, an instance of an Event class, got {event!r}")
+        checks.event(event)
         check_depth(type(event).__event_type__, lineage, self._config.max_event_chain_depth)
         fire_at = fire_time(self._clock.now, delay=delay, at=at)
         row = self._store.events.log.row(event, namespace, lineage, dedup_key=dedup_key)
@@ -168,6 +168,11 @@ class Commits:
         size = sum(map(len, batch.values()))
         if size > self._config.max_batch_size:
             raise BatchSizeExceededError(size, self._config.max_batch_size)
+
+
+def _filled(event: Event, row: EventRow) -> EventRow:
+    fill(event, row)
+    return row
 
 
 _BY_COMMIT = "commit:"

@@ -13,6 +13,7 @@ from ontologia.store.rows import Claim
 LARGEST_GROUP = 50
 _LOOK = 0.05
 _GROUP_TIME = 0.01  # seconds: a group that takes longer is made smaller
+_CLAIM_TIME = 0.05  # seconds: what takes longer is left to others, or for later
 
 
 class Feed:
@@ -29,6 +30,7 @@ class Feed:
         self._waiting: dict[str, deque[Claim]] = {handler.id: deque() for handler in handlers}
         self._handlers = {handler.id: handler for handler in handlers}
         self._size = dict.fromkeys(self._waiting, 1)
+        self._seconds = dict.fromkeys(self._waiting, 0.0)  # that one event took, of late
         self._idle: dict[int, Claim] = {}
         self._running: dict[int, Claim] = {}
         self._out = 0  # groups that workers have
@@ -95,6 +97,16 @@ class Feed:
         """How many first attempts this handler may have started at once."""
         return self._size[handler.id] if self._workers == 1 else 0
 
+    def claim_size(self, handler: Handler, most: int) -> int:
+        """How many events to claim for this handler: not more than keeps it busy for a while.
+
+        The rest would wait here while other sessions have nothing to do.
+        """
+        seconds = self._seconds[handler.id]
+        if seconds * most <= _CLAIM_TIME * self._workers:
+            return most
+        return min(most, max(1, int(_CLAIM_TIME / seconds)) * self._workers)
+
     def lacks(self, handler: Handler) -> bool:
         """Whether nothing waits for this handler."""
         return not self._waiting[handler.id]
@@ -132,6 +144,7 @@ class Feed:
 
     def pace(self, handler: Handler, group: Sequence[Claim], seconds: float) -> None:
         """Make the next group of a handler larger or smaller, by how long this one took."""
+        self._seconds[handler.id] = seconds / len(group)
         if len(group) < self._size[handler.id] and seconds < _GROUP_TIME:
             return  # too small a group says nothing about larger ones
         if seconds > _GROUP_TIME:

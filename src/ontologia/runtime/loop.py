@@ -233,7 +233,7 @@ class EventLoop:
         Whether there were as many as could be had tells that there are more.
         """
         start = self._feed.group_size(handler)
-        limit = min(self._config.event_claim_limit, budget)
+        limit = self._feed.claim_size(handler, min(self._config.event_claim_limit, budget))
         if start == LARGEST_GROUP:
             limit = min(limit, start)  # so fast that all of it is started with the claim
         claims = self._acks.claim(

@@ -6,6 +6,7 @@ from typing import Any
 
 from ontologia import codec
 from ontologia.errors import InvalidValueError
+from ontologia.schema.event import Event
 
 LONGEST_NAME = 200
 LONGEST_KEY = 500
@@ -27,6 +28,13 @@ def whole(what: str, value: Any, least: int, most: int) -> int:
         raise InvalidValueError(
             f"{what} is a whole number from {least} to {most}, got {value!r:.300}"
         )
+    return value
+
+
+def event(value: Any) -> Event:
+    """An event."""
+    if not isinstance(value, Event):
+        raise TypeError(f"expected an event, an instance of an Event class, got {value!r}")
     return value
 
 

@@ -6,7 +6,7 @@ announces it. That costs the same whether nobody listens or fifty consumers do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
@@ -89,6 +89,29 @@ class EventLog:
             None,
             None if dedup_key is None else checks.name("dedup_key", dedup_key, checks.LONGEST_KEY),
         )
+
+    def first_rows(self, events: Sequence[Event], namespace: str) -> Iterator[EventRow]:
+        """Rows of events that begin chains of their own, each made when it is asked for."""
+        now, count = self._clock.now(), len(events)
+        ids, stamps = self._ids.several(now, count), self._stamps.several(now, count)
+        for event, new_id, created_at in zip(events, ids, stamps, strict=True):
+            checks.event(event)
+            priority = checks.whole("priority", event.priority, -(2**31), 2**31 - 1)
+            yield EventRow(
+                new_id,
+                namespace,
+                type(event).__event_type__,
+                self._payload(event),
+                created_at,
+                priority,
+                root_event_id=new_id,
+                chain_depth=0,
+                source=None,
+                correlation_id=new_id,
+                causation_id=None,
+                tenant_id=None,
+                dedup_key=None,
+            )
 
     def given_row(self, event: Event, namespace: str) -> EventRow:
         """The row of an event that may bring its own id, time and lineage."""
