@@ -124,6 +124,8 @@ class Client:
         return found
 
     async def close(self) -> None:
+        if self.writer.transport.get_write_buffer_size():
+            self.writer.transport.abort()  # nobody reads it, and to wait for that would be for ever
         self.writer.close()
         with suppress(ConnectionError):
             await self.writer.wait_closed()

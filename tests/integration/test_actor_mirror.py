@@ -10,7 +10,7 @@ import pytest
 from ontologia import Session
 from ontologia.actors import ActorLoop, Message
 from ontologia.actors.bridge import bridged
-from ontologia.actors.mirror import mirrored_type
+from ontologia.actors.mirror import MirrorActor, mirrored_type
 from ontologia.commands import Env
 from ontologia.queues import DomainEvent, open_queue
 from tests.integration import actor_store
@@ -98,27 +98,24 @@ def test_loops_of_a_name_are_told_once_and_each_name_is_told(uri):
     assert other == [1, "mark", "mark", "mark"]
 
 
-def test_an_event_is_acknowledged_after_it_was_routed_and_not_before(uri):
+def test_an_event_is_acknowledged_after_it_was_routed_and_not_before(uri, monkeypatch):
+    listener, ears = listening("Buoy.Lost")
+    routed, handle = [], MirrorActor.handle
+
+    async def watched(self, message):
+        routed.append(len(listener.heard) + listener.pending)
+        await handle(self, message)
+
     async def main():
-        listener, ears = listening("Buoy.Lost")
         with Session(uri) as session:
-            async with ActorLoop(bridged(session, [ears])) as loop:
-                routed_when_acked: list[int] = []
-                loop._dispatch.posts["mirror"], post = (
-                    lambda message: (routed_when_acked.append(loop_heard()), post(message)),
-                    loop._dispatch.posts["mirror"],
-                )
-
-                def loop_heard() -> int:
-                    return len(listener.heard) + listener.pending
-
+            async with ActorLoop(bridged(session, [ears])):
                 event_id = published(session, "buoy.lost")
                 await eventually(lambda: claims(session, event_id).get("actors:default"))
-                return routed_when_acked
 
-    [there] = asyncio.run(main())
+    monkeypatch.setattr(MirrorActor, "handle", watched)
+    asyncio.run(main())
 
-    assert there == 1
+    assert routed == [1]
 
 
 def test_an_event_that_was_not_routed_when_the_loop_stopped_comes_again(uri):

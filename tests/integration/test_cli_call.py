@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -301,3 +302,179 @@ def test_the_example_of_a_capability_remembers(tmp_path):
     assert json.loads(got.stdout)["data"] == {"value": "red"}
     assert (none.returncode, json.loads(none.stdout)["data"]["code"]) == (1, 404)
     assert said == "stopped\n"
+
+
+CAPABILITIES = """
+import os
+from typing import Literal
+from ontologia.actors import Actor, Capability, Message
+
+class LockOpen(Message):
+    kind: Literal["command"]
+    type: Literal["Lock.Open"]
+    data: dict[str, str]
+
+class LockWho(Message):
+    kind: Literal["query"]
+    type: Literal["Lock.Who"]
+
+class LockActor(Actor):
+    async def handle(self, message: LockOpen) -> None:
+        asked = Message.query("State.Get", {"type": "LockKeeper", "key": message.data["keeper"]})
+        found = await self.request(asked)
+        self.reply(message, {"by": found.data["fields"]["shift"]})
+
+class WhoActor(Actor):
+    async def handle(self, message: LockWho) -> None:
+        self.reply(message, {"pid": os.getpid()})
+
+lock = Capability("lock", "Opens", inbound=LockOpen, outbound=Message, spawn=LockActor)
+apart = [Capability("who", "Tells", inbound=LockWho, outbound=Message, spawn=WhoActor,
+                    isolation="process")]
+number = 5
+"""
+
+
+def test_capabilities_of_a_program_are_served_beside_those_of_the_store(store, folder):
+    (folder / "locks.py").write_text(CAPABILITIES)
+    own = ["--capabilities", "locks:lock", "--capabilities", "locks:apart"]
+    with served(folder, store, "--models", "gates", *own) as server:
+        server.hear("serving the store at run/o.sock")
+        lines = [
+            keeper("k1"),
+            message("Lock.Open", {"keeper": "k1"}, "command"),
+            message("Lock.Who"),
+            message("System.Describe"),
+        ]
+        done = called(folder, input="\n".join(lines) + "\n")
+        code, _ = server.stop()
+
+    answers = [json.loads(each)["data"] for each in done.stdout.splitlines()]
+    assert answers[1] == {"by": "night"}
+    assert answers[2]["pid"] != server.popen.pid
+    described = {each["id"]: each["handles"] for each in answers[3]["capabilities"]}
+    assert [each["type"] for each in described["lock"]] == ["Lock.Open"]
+    assert (done.returncode, code) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        ("locks:number", "locks:number is not a Capability, nor a list of some; got 5"),
+        ("locks:missing", "locks:missing is not a Capability, nor a list of some; got None"),
+        ("locks", "locks is not the name of a capability"),
+        ("nowhere:lock", "there is no module nowhere"),
+    ],
+)
+def test_what_is_no_capability_is_said_and_nothing_is_served(store, folder, named, said):
+    (folder / "locks.py").write_text(CAPABILITIES)
+
+    done = subprocess.run(
+        [
+            *ONTOLOGIA,
+            "--datastore-uri",
+            store,
+            "serve",
+            "--socket",
+            "o.sock",
+            "--capabilities",
+            named,
+        ],
+        check=False,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+
+    assert done.returncode == 4
+    assert said in done.stderr
+    assert not (folder / "o.sock").exists()
+
+
+def test_capabilities_need_a_socket(store, folder):
+    done = subprocess.run(
+        [*ONTOLOGIA, "--datastore-uri", store, "serve", "gates", "--capabilities", "locks:lock"],
+        check=False,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+
+    assert done.returncode == 2
+    assert "give --socket PATH" in done.stderr
+
+
+# -- over TCP -------------------------------------------------------------------------------------
+
+OVER_TCP = """
+import asyncio
+from ontologia.actors import ActorLoop, TcpAdapter
+from locks import apart
+
+async def main():
+    tcp = TcpAdapter(token="secret")
+    async with ActorLoop(apart, adapters=[tcp]) as loop:
+        print(tcp.port, flush=True)
+        await asyncio.Event().wait()
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+def over_tcp(folder, place, token):
+    environment = {name: value for name, value in os.environ.items() if name != "ONTOLOGIA_TOKEN"}
+    if token is not None:
+        environment["ONTOLOGIA_TOKEN"] = token
+    return subprocess.run(
+        [*ONTOLOGIA, "call", "--tcp", place, message("Lock.Who")],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        cwd=folder,
+        env=environment,
+    )
+
+
+def test_a_program_that_listens_on_tcp_is_called_with_its_token(folder):
+    (folder / "locks.py").write_text(CAPABILITIES)
+    (folder / "over_tcp.py").write_text(OVER_TCP)
+    with subprocess.Popen(
+        [sys.executable, "over_tcp.py"], cwd=folder, stdout=subprocess.PIPE, text=True
+    ) as program:
+        try:
+            assert program.stdout is not None
+            place = f"127.0.0.1:{program.stdout.readline().strip()}"
+            done = over_tcp(folder, place, "secret")
+            wrong = over_tcp(folder, place, "guess")
+            none = over_tcp(folder, place, None)
+        finally:
+            program.kill()
+    nobody = over_tcp(folder, place, "secret")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["data"]["pid"] > 0
+    assert (wrong.returncode, json.loads(wrong.stdout)["data"]["code"]) == (1, 401)
+    assert "Set ONTOLOGIA_TOKEN" in none.stderr
+    assert (nobody.returncode, "nobody listens" in nobody.stderr) == (4, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "say where: --socket PATH, or --tcp HOST:PORT"),
+        (["--tcp", "localhost"], "an address is written HOST:PORT, got localhost"),
+        (["--tcp", "localhost:x"], "an address is written HOST:PORT"),
+    ],
+)
+def test_an_address_is_one_and_complete(folder, arguments, said):
+    done = subprocess.run(
+        [*ONTOLOGIA, "call", *arguments, "{}"],
+        check=False, cwd=folder, capture_output=True, text=True, timeout=PATIENCE,
+    )  # fmt: skip
+
+    assert done.returncode == 2
+    assert said in done.stderr

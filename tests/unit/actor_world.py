@@ -178,6 +178,21 @@ def run(story):
     return asyncio.run(asyncio.wait_for(story, 20))
 
 
+def beside(capabilities, story, adapters=()):
+    """Tell `story(loop)` beside a running loop."""
+
+    async def told():
+        async with ActorLoop(capabilities, adapters=adapters) as loop:
+            return await story(loop)
+
+    return run(told())
+
+
+async def never(self, message):
+    """Handle a message, without an end."""
+    await asyncio.Event().wait()
+
+
 async def until(condition):
     """Let the others run until this holds; for what has no event of its own."""
     while not condition():  # noqa: ASYNC110 - there is no event to wait for
@@ -186,7 +201,12 @@ async def until(condition):
 
 async def calm(loop: ActorLoop):
     """Wait until nothing is in the lanes or in a mailbox."""
-    await until(lambda: not loop._lanes and not any(loop.metrics()["mailboxes"].values()))
+    await until(lambda: are_empty(loop) and not any(loop.metrics()["mailboxes"].values()))
+
+
+def are_empty(loop: ActorLoop):
+    """Whether nothing is in the lanes."""
+    return not any(loop.metrics()["lanes"].values())
 
 
 # -- in processes of their own ---------------------------------------------------------------------

@@ -9,6 +9,7 @@ import pytest
 from pydantic import Field
 
 from ontologia.actors import Actor, ActorLoop, Capability, Message
+from ontologia.actors.router import Router
 from ontologia.errors import ActorBootError
 from tests.unit.actor_world import (
     MEMORY,
@@ -95,7 +96,7 @@ def _problems(*capabilities):
         ({"inbound": AReply}, "a reply (Memory.Get) goes to whoever asked"),
         ({"outbound": None}, "outbound: None is not a class derived from Message"),
         ({"outbound": ...}, "outbound: Ellipsis is not a class derived from Message"),
-        ({"isolation": "process", "spawn": lambda: None}, "spawn and inbound must be importable"),
+        ({"isolation": "process", "spawn": lambda: None}, "spawn must be importable"),
     ],
 )
 def test_what_is_wrong_is_said_with_the_name_of_the_capability(changes, said):
@@ -173,15 +174,15 @@ def test_all_problems_are_told_at_once():
     ],
 )
 def test_handles_are_read_from_the_schema(inbound, handles):
-    loop = ActorLoop([_capability(inbound=inbound)])
+    router = Router([_capability(inbound=inbound)])
 
-    mine = [each for each in loop._router.handlers.values() if each.capability_id == "it"]
+    mine = [each for each in router.handlers.values() if each.capability_id == "it"]
     assert len(mine) == handles
 
 
 @pytest.mark.req("CQR-048", "CQR-049")
 def test_several_may_subscribe_to_one_event_and_inbound_alone_does_not_subscribe():
-    loop = ActorLoop(
+    router = Router(
         [
             _capability("one", subscribes=["Memory.Changed", "Memory.Changed"]),
             _capability("two", inbound=MemoryChanged | Several, subscribes=["Memory.Changed"]),
@@ -189,7 +190,7 @@ def test_several_may_subscribe_to_one_event_and_inbound_alone_does_not_subscribe
         ]
     )
 
-    assert loop._router.index() == {"Memory.Changed": ["one", "two"]}
+    assert router.index() == {"Memory.Changed": ["one", "two"]}
 
 
 @pytest.mark.req("CQR-087")

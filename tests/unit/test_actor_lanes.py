@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ontologia.actors import ActorLoop, Message
 from ontologia.actors.lanes import Lanes, lane_of
-from tests.unit.actor_world import MEMORY, Desk, ear, get, run, set_
+from tests.unit.actor_world import MEMORY, Desk, are_empty, ear, get, run, set_
 
 
 def _told(*messages, types=("Work.Done", "Sys.Alarm"), before=lambda loop: None):
@@ -102,7 +102,7 @@ def test_other_tasks_run_between_turns():
     seen = []
 
     async def other():
-        while loop._lanes:
+        while not are_empty(loop):
             seen.append(loop.metrics()["turns"])
             await asyncio.sleep(0)
 
@@ -119,22 +119,24 @@ def test_other_tasks_run_between_turns():
 @pytest.mark.req("CQR-026", "CQR-027", "CQR-018")
 def test_microtasks_run_after_the_message_and_before_the_next():
     order = []
-    loop = ActorLoop([MEMORY])
-    route = loop._dispatch.route
 
-    def watched(packet):
-        order.append(packet.type)
-        loop.queue_microtask(lambda: order.append("first"))
-        loop.queue_microtask(lambda: loop.queue_microtask(lambda: order.append("third")))
-        loop.queue_microtask(lambda: order.append("second"))
-        route(packet)
+    class Posted:
+        """What is posted to it runs in the turn."""
 
-    loop._dispatch.route = watched
-    loop.enqueue(Message.event("A.One"))
-    loop.enqueue(Message.event("A.Two"))
+        on_message = None
+
+        def post_message(self, message):
+            loop.queue_microtask(lambda: order.append("first"))
+            loop.queue_microtask(lambda: loop.queue_microtask(lambda: order.append("third")))
+            loop.queue_microtask(lambda: order.append("second"))
+            order.append(message.data["n"])
+
+    loop = ActorLoop([ear("Work.Done", actor=Posted())[1]])
+    loop.enqueue(_done(1))
+    loop.enqueue(_done(2))
     run(loop.run())
 
-    assert order == ["A.One", "first", "second", "third", "A.Two", "first", "second", "third"]
+    assert order == [1, "first", "second", "third", 2, "first", "second", "third"]
 
 
 @pytest.mark.req("CQR-029")
@@ -171,16 +173,16 @@ def test_a_microtask_that_fails_stops_nothing():
 
 
 @pytest.mark.req("CQR-028")
-def test_an_idle_loop_does_not_spin_and_wakes_for_a_message():
-    desk = Desk()
+def test_an_idle_loop_does_not_spin_and_wakes_for_a_message(monkeypatch):
+    desk, looked, look = Desk(), [], Lanes.next
+    monkeypatch.setattr(Lanes, "next", lambda lanes: looked.append(1) or look(lanes))
     loop = ActorLoop([MEMORY], adapters=[desk])
 
     async def story():
         async with loop:
             await desk.ask(set_())
             await calm_of(loop)
-            looked, lanes_next = [], loop._lanes.next
-            loop._lanes.next = lambda: looked.append(1) or lanes_next()
+            looked.clear()
             for _ in range(1000):
                 await asyncio.sleep(0)
             idle = len(looked)

@@ -10,8 +10,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from ontologia.actors import ActorLoop, Message
+from ontologia.actors.dispatch import Dispatch
+from ontologia.actors.lanes import Lanes
 from ontologia.actors.pending import Client, Entry, Peer, PendingTable, Program
-from tests.unit.actor_world import MEMORY, Desk, calm, ear, get, of, run, set_, until
+from ontologia.actors.router import Router
+from ontologia.errors import InvalidValueError
+from tests.unit.actor_world import MEMORY, Desk, are_empty, calm, ear, get, of, run, set_, until
 
 
 def _numbered(id, type="Do.It", **data):
@@ -54,15 +58,12 @@ def _story(story, *capabilities, desks=None):
 
 @pytest.mark.req("CQR-079", "CQR-080")
 def test_a_request_is_entered_before_it_is_dispatched_with_whose_it_is():
-    held = Held()
+    dispatch = Dispatch(Router([MEMORY]), Lanes())
 
-    async def story(loop, desk):
-        desk.send(_numbered("1"), "c7")
-        desk.send(Message.event("Do.It"), "c7")
-        [entry] = loop._dispatch.pending.entries()
-        return entry
+    dispatch.receive(_numbered("1"), Client(Desk(), "c7"))
+    dispatch.receive(Message.event("Do.It"), Client(Desk(), "c7"))
 
-    entry = _story(story, held.capability)
+    [entry] = dispatch.pending.entries()
     assert (entry.request_id, entry.request_type) == ("1", "Do.It")
     assert (entry.adapter_id, entry.connection_id) == ("desk", "c7")
     assert (entry.correlation, entry.timeout_timer_id) == ("corr-1", None)
@@ -156,7 +157,7 @@ def test_an_id_used_again_does_not_get_the_outcome_of_the_first(before_dispatch)
         return desk.got, loop.metrics()
 
     async def calm_lanes(loop):
-        await until(lambda: not loop._lanes)
+        await until(lambda: are_empty(loop))
 
     got, metrics = _story(story, held.capability)
     assert [each.data for each in got["new"]] == [{"n": 2}]
@@ -192,41 +193,100 @@ def test_a_request_without_an_outcome_in_time_gets_error_504_and_a_late_one_is_a
 
 
 @pytest.mark.req("CQR-070", "CQR-071", "CQR-082", "CQR-085", "CQR-086")
-@pytest.mark.parametrize("end", ["answered", "disconnected", "answered at once"])
+@pytest.mark.parametrize("end", ["answered", "disconnected"])
 def test_the_timer_of_a_request_is_set_and_cancelled_when_it_ends(end):
     held = Held()
     listener, listening = ear("Sys.TimerSet", "Sys.TimerCancelled", "Sys.OrphanOutcome")
 
     async def story(loop, desk):
-        if end == "answered at once":
-            await desk.ask(set_())
+        desk.send(_numbered("1"))
+        await listener.wait_for(1)
+        await until(lambda: loop.metrics()["pending"]["loop"] == 0)
+        assert loop.metrics()["timers"] == 1
+        if end == "answered":
+            await held.answer()
         else:
-            desk.send(_numbered("1"))
-            await listener.wait_for(1)
-            await calm_lanes(loop)
-            [entry] = loop._dispatch.pending.entries()
-            assert entry.timeout_timer_id == listener.heard[0].data["timerId"]
-            assert loop.metrics()["timers"] == 1
-            if end == "answered":
-                await held.answer()
-            else:
-                desk.close()
+            desk.close()
         await listener.wait_for(2)
-        await calm_lanes(loop)
+        await until(lambda: loop.metrics()["pending"]["loop"] == 0)
         metrics = loop.metrics()
         if end == "disconnected":
             await held.answer()
         return metrics
 
-    async def calm_lanes(loop):
-        for _ in range(5):
-            await until(lambda: not loop._lanes)
-            await asyncio.sleep(0)
-
-    metrics = _story(story, held.capability, MEMORY, listening, desks=[Desk(timeout=3600)])
+    metrics = _story(story, held.capability, listening, desks=[Desk(timeout=3600)])
     assert metrics["timers"] == 0
     assert metrics["pending"] == {"adapters": 0, "actors": 0, "loop": 0}
-    assert [each.type for each in listener.heard[:2]] == ["Sys.TimerSet", "Sys.TimerCancelled"]
+    made, cancelled = listener.heard[:2]
+    assert [made.type, cancelled.type] == ["Sys.TimerSet", "Sys.TimerCancelled"]
+    assert made.data["timerId"] == cancelled.data["timerId"]
+
+
+@pytest.mark.req("CQR-070")
+def test_only_a_request_that_is_not_answered_at_once_has_a_timer():
+    held = Held()
+    listener, listening = ear("Sys.TimerSet", "Sys.TimerCancelled")
+
+    async def story(loop, desk):
+        for _ in range(10):
+            await desk.ask(set_())
+        desk.send(_numbered("slow"))
+        await listener.wait_for()
+        await until(lambda: loop.metrics()["pending"]["loop"] == 0)
+        timers = loop.metrics()["timers"]
+        await held.answer()
+        await listener.wait_for(2)
+        return timers
+
+    timers = _story(story, held.capability, MEMORY, listening, desks=[Desk(timeout=3600)])
+    assert timers == 1
+    assert listener.types == ["Sys.TimerSet", "Sys.TimerCancelled"]
+    assert listener.heard[0].metadata.correlation == "corr-1"
+
+
+@pytest.mark.req("CQR-067", "CQR-070")
+@pytest.mark.parametrize(("moment", "patience"), [(3600, 0.0), (3600, 0.001), (0.01, 0.02)])
+def test_a_short_timeout_is_kept_beside_a_long_one(monkeypatch, moment, patience):
+    monkeypatch.setattr("ontologia.actors.timeouts.MOMENT", moment)
+    held = Held()
+
+    async def story(loop, patient, hasty):
+        patient.send(_numbered("1"))
+        answer = await hasty.ask(_numbered("2"))
+        return answer, dict(patient.got)
+
+    desks = [Desk("patient", timeout=36_000), Desk("hasty", timeout=patience)]
+    answer, others = _story(story, held.capability, desks=desks)
+    assert (answer.data["code"], answer.metadata.causation) == (504, "2")
+    assert others == {}
+
+
+@pytest.mark.req("CQR-066", "CQR-067", "CQR-084")
+def test_an_id_used_again_after_its_time_gets_neither_the_late_outcome_nor_the_late_timeout():
+    held = Held()
+    listener, listening = ear("Sys.OrphanOutcome")
+
+    async def story(loop, desk):
+        desk.send(_numbered("1", n=1))
+        first = (await desk.wait_for(1))[0]
+        desk.timeout = None
+        desk.send(_numbered("1", n=2))
+        late = Message.command("Sys.RequestTimeout", {"requestId": "1", "number": 0})
+        loop.enqueue(late)
+        await calm_lanes(loop)
+        await held.answer()
+        await listener.wait_for()
+        between = list(desk.got["c1"])
+        await held.answer()
+        return first, between, (await desk.wait_for(2))[1]
+
+    async def calm_lanes(loop):
+        await until(lambda: are_empty(loop))
+
+    first, between, second = _story(story, held.capability, listening, desks=[Desk(timeout=0.001)])
+    assert first.data["code"] == 504
+    assert between == [first]
+    assert (second.kind, second.data) == ("reply", {"n": 2})
 
 
 @pytest.mark.req("CQR-066")
@@ -252,7 +312,7 @@ def test_a_client_may_give_up_on_its_own_requests_alone_and_is_not_answered_for_
         desk.send(_numbered("1"), "mine")
         desk.send(_numbered("g1", "Sys.RequestTimeout", requestId="1"), "other")
         await asyncio.sleep(0)
-        await until(lambda: not loop._lanes)
+        await until(lambda: are_empty(loop))
         untouched = dict(desk.got)
         desk.send(_numbered("g2", "Sys.RequestTimeout", requestId="1"), "mine")
         await desk.wait_for(1, "mine")
@@ -265,6 +325,29 @@ def test_a_client_may_give_up_on_its_own_requests_alone_and_is_not_answered_for_
     assert {name: [each.data["code"] for each in them] for name, them in got.items()} == {
         "mine": [504]
     }
+
+
+@pytest.mark.req("CQR-037", "CQR-082")
+@pytest.mark.parametrize("outcome", ["reply", "error"])
+def test_a_client_cannot_give_the_outcome_of_a_request(outcome):
+    held = Held()
+
+    async def story(loop, desk):
+        request = _numbered("1", n=1)
+        desk.send(request, "asks")
+        forged = request.reply({"n": 2}) if outcome == "reply" else request.error(500, "no")
+        with pytest.raises(InvalidValueError, match=f"a {outcome} is for actors to give"):
+            desk.send(forged, "other")
+        await held.answer()
+        await desk.wait_for(1, "asks")
+        await calm(loop)
+        return desk.got, loop.metrics()["signals"]
+
+    got, signals = _story(story, held.capability)
+    assert {name: [each.data for each in them] for name, them in got.items()} == {
+        "asks": [{"n": 1}]
+    }
+    assert signals == {}
 
 
 # -- the table against a model --------------------------------------------------------------------
@@ -321,8 +404,6 @@ class TableModel(RuleBasedStateMachine):
     def holds_what_waits(self):
         assert self.table.entries() == list(self.waits.values())
         assert len(self.table) == len(self.waits)
-        connections = {e.connection_id for e in self.waits.values()} - {None}
-        assert {connection for _, connection in self.table._of_connection} == connections
 
 
 TestTableModel = TableModel.TestCase
@@ -332,10 +413,16 @@ TestTableModel.settings = settings(max_examples=100, stateful_step_count=30, dea
 def test_what_was_abandoned_and_never_answered_does_not_pile_up(monkeypatch):
     monkeypatch.setattr("ontologia.actors.pending._MOST_ABANDONED", 10)
     table = PendingTable()
-    for n in range(100):
+
+    def ask(n):
         entry = Entry(str(n), "Do.It", Peer("x"))
         table.add(entry)
         table.dispatched(entry, "doer")
+        return entry
+
+    for n in range(100):
+        ask(n)
         table.abandon(str(n))
 
-    assert len(table._abandoned) == 10
+    again = {n: ask(n) for n in (89, 90, 99)}
+    assert {n: table.resolve(str(n), "doer") for n in again} == {89: again[89], 90: None, 99: None}

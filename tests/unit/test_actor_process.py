@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
+import signal
+import subprocess
+import sys
 
 import pytest
 
-from ontologia.actors import ActorLoop, Capability, Message
+from ontologia.actors import Actor, ActorLoop, Capability, Message
 from ontologia.actors.process import ProcessActor
 from ontologia.errors import ActorBootError
 from tests.unit.actor_world import (
     MEMORY,
     Desk,
     MemoryGet,
+    RiskyActor,
     UnbornActor,
     calm,
     ear,
@@ -139,7 +144,6 @@ def test_an_actor_that_cannot_be_made_in_its_process_fails_the_boot(spawn, said)
 
 
 def test_the_wait_before_a_process_is_started_again_grows_until_it_does_its_work():
-    actor = ProcessActor("risky", risky().spawn, risky().inbound)
     waits = []
 
     class Recorded:
@@ -147,7 +151,7 @@ def test_the_wait_before_a_process_is_started_again_grows_until_it_does_its_work
             waits.append(failures)
             return 0
 
-    actor._backoff = Recorded()
+    actor = ProcessActor("risky", risky().spawn, risky().inbound, backoff=Recorded())
 
     async def told():
         faults, outcomes = asyncio.Queue(), asyncio.Queue()
@@ -165,3 +169,127 @@ def test_the_wait_before_a_process_is_started_again_grows_until_it_does_its_work
 
     assert run(told()) == 5
     assert waits == [1, 2, 1]
+
+
+# -- where it finds what it needs -----------------------------------------------------------------
+
+SCRIPT = """
+import asyncio, os, sys
+from typing import Literal
+from ontologia.actors import Actor, ActorLoop, Capability, Message
+{first}
+
+class WhoAreYou(Message):
+    kind: Literal["query"]
+    type: Literal["Script.Who"]
+
+class Scripted(Actor):
+    async def handle(self, message: WhoAreYou) -> None:
+        self.reply(message, {{"pid": os.getpid(), "argv": sys.argv[1:], "beside": {said}}})
+
+async def main():
+    who = Capability("who", "", inbound=WhoAreYou, outbound=Message, spawn=Scripted,
+                     isolation="process")
+    async with ActorLoop([who]) as loop:
+        answer = await loop.request(Message.query("Script.Who"))
+        print(answer.data["pid"] != os.getpid(), answer.data["argv"], answer.data["beside"])
+
+{last}
+"""
+GUARDED = 'if __name__ == "__main__":\n    asyncio.run(main())'
+
+
+def _ran(folder, *command, **parts):
+    parts = {"first": "import beside_it", "said": "beside_it.WORD", "last": GUARDED} | parts
+    (folder / "beside_it.py").write_text("WORD = 'here'")
+    (folder / "scripted.py").write_text(SCRIPT.format(**parts))
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        input=SCRIPT.format(**parts),
+    )
+
+
+@pytest.mark.parametrize("command", [("scripted.py", "x"), ("-m", "scripted", "x")])
+def test_an_actor_of_the_script_itself_may_have_a_process(tmp_path, command):
+    ran = _ran(tmp_path, *command)
+
+    assert (ran.stdout, ran.stderr) == ("True ['x'] here\n", "")
+
+
+def test_the_process_finds_what_the_program_finds(tmp_path):
+    (tmp_path / "far").mkdir()
+    (tmp_path / "far" / "far_away.py").write_text("WORD = 'far'")
+
+    first = "sys.path.append('far'); import far_away"
+    ran = _ran(tmp_path, "scripted.py", first=first, said="far_away.WORD")
+
+    assert (ran.stdout, ran.stderr) == ("True [] far\n", "")
+
+
+def test_a_script_without_a_guard_is_told_what_it_lacks(tmp_path):
+    ran = _ran(tmp_path, "scripted.py", last="asyncio.run(main())")
+
+    assert ran.returncode == 1
+    assert 'guard the start of the program by: if __name__ == "__main__":' in ran.stderr
+
+
+def test_a_program_that_is_in_no_file_is_told_to_write_one(tmp_path):
+    ran = _ran(tmp_path, "-")
+
+    assert "ActorBootError" in ran.stderr
+    assert "__main__:Scripted is in no file; write it in a module" in ran.stderr
+
+
+def test_a_module_that_cannot_be_imported_there_fails_the_boot(tmp_path):
+    first = "assert __name__ == '__main__', 'only once'"
+    ran = _ran(tmp_path, "scripted.py", first=first, said="1")
+
+    assert "who: spawn: RuntimeError: AssertionError: only once" in ran.stderr
+
+
+def test_what_no_other_process_could_find_is_said_before_anything_runs():
+    class Local(Actor):
+        pass
+
+    class LocalGet(MemoryGet):
+        pass
+
+    class Made:
+        def __call__(self):
+            return RiskyActor()
+
+    def problems(**changes):
+        parts = {"inbound": MemoryGet, "spawn": RiskyActor} | changes
+        with pytest.raises(ActorBootError) as raised:
+            ActorLoop([Capability("it", "", outbound=Message, isolation="process", **parts)])
+        return raised.value.problems
+
+    [local] = problems(spawn=Local)
+    [made] = problems(spawn=Made())
+    [partly] = problems(spawn=functools.partial(RiskyActor))
+    [get] = problems(inbound=LocalGet)
+    assert "spawn must be importable to run in a process" in local
+    assert "<locals>.Local is not at the top of a module" in local
+    assert all("is not a class or function of a module" in each for each in (made, partly))
+    assert "inbound must be importable to run in a process" in get
+
+
+def test_a_process_that_is_killed_comes_back():
+    listener, listening = ear("Sys.ActorFault")
+
+    async def story(loop):
+        before = await loop.request(Message.query("Risky.Who"))
+        os.kill(before.data["pid"], signal.SIGKILL)
+        await listener.wait_for()
+        after = await loop.request(Message.query("Risky.Who"))
+        return before.data["pid"], after.data["pid"]
+
+    before, after = _with(story, listening)
+    assert before != after
+    assert "signal 9" in listener.heard[0].data["error"]
+    assert _is_gone(after)

@@ -11,7 +11,8 @@ from ontologia.actors.actor import Actor
 from ontologia.actors.adapter import Adapter, Ingress
 from ontologia.actors.capability import Capability
 from ontologia.actors.loop import ActorLoop
-from ontologia.actors.message import ErrorData, Message, Metadata
+from ontologia.actors.message import Message
+from ontologia.actors.parts import ErrorData, Metadata
 from ontologia.actors.sockets import TcpAdapter, UnixSocketAdapter
 from ontologia.actors.stdio import StdioAdapter
 from ontologia.actors.timer import TimerActor, TimerCancel, TimerSet

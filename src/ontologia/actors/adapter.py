@@ -17,19 +17,31 @@ with `invalid(text, line)`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 import orjson
 
-from ontologia.actors.message import Message, new_id
+from ontologia.actors.message import Message
+from ontologia.actors.parts import new_id
 from ontologia.clock import now_ms
 
 
 class Ingress(Protocol):
     """The loop, as an adapter sees it. All of it must be called in the thread of the loop."""
 
-    def receive(self, adapter: Adapter, connection_id: str, message: Message) -> None:
-        """Take a message of a client; it goes to the user lane."""
+    def receive(
+        self,
+        adapter: Adapter,
+        connection_id: str,
+        message: Message,
+        handled: Callable[[], object] | None = None,
+    ) -> None:
+        """Take a message of a client; it goes to the user lane.
+
+        InvalidValueError if it is a `reply` or an `error`, which only actors give. `handled` is
+        called once all who got it are done with it: an adapter that counts knows when to read on.
+        """
         ...
 
     def disconnected(self, adapter: Adapter, connection_id: str) -> None:

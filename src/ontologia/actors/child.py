@@ -1,4 +1,9 @@
-"""The other side of an actor in a process of its own."""
+"""The other side of an actor in a process of its own.
+
+Started with a JSON object that says what to do: `path` (where modules are found), `argv`, `main`
+(the script of the program, if anything is defined in it), `spawn` and `inbound` (names), and `fd`
+(the connection).
+"""
 
 from __future__ import annotations
 
@@ -6,12 +11,15 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import Callable
+import sys
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import orjson
 
 from ontologia.actors.actor import Actor
+from ontologia.actors.imported import named, run_again
 from ontologia.actors.message import Message, encode
 from ontologia.actors.schema import Schema, decode
 from ontologia.actors.worker import ErrorEvent, MessageEvent
@@ -19,23 +27,49 @@ from ontologia.actors.worker import ErrorEvent, MessageEvent
 LONGEST = 64 * 1024 * 1024
 """Bytes of a line; between two processes of one program there is no reason for a narrow limit."""
 
+beginning = False
+"""Whether this process is one that has not made its actor yet: it must not start others."""
 
-def main(connection: socket.socket, spawn: Callable[[], object], inbound: Any) -> None:
+
+def main(job: dict[str, Any]) -> None:
     """Run an actor until the connection ends."""
     # Ctrl-C goes to all processes of a terminal; the program decides, and closes the connection.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    connection = socket.socket(fileno=job["fd"])
+    connection.set_inheritable(False)
+    sys.argv[:] = job["argv"]
     with contextlib.suppress(ConnectionError):
-        asyncio.run(_serve(connection, spawn, inbound))
+        found = _prepared(job)
+        if isinstance(found, Exception):
+            connection.sendall(_failed(found))
+        else:
+            asyncio.run(_serve(connection, *found))
 
 
-async def _serve(connection: socket.socket, spawn: Callable[[], object], inbound: Any) -> None:
+def _prepared(job: dict[str, Any]) -> tuple[Any, Any] | Exception:
+    """What makes the actor, and the messages it takes."""
+    global beginning
+    beginning = True
+    try:
+        if job["main"] is not None:
+            run_again(job["main"])
+        return named(job["spawn"]), reduce(or_, map(named, job["inbound"]))
+    except Exception as error:  # noqa: BLE001 - modules of the user's may raise anything
+        return error
+    except SystemExit as error:
+        return RuntimeError(f"the program ended while it was imported ({error})")
+    finally:
+        beginning = False
+
+
+async def _serve(connection: socket.socket, spawn: Any, inbound: Any) -> None:
     reader, writer = await asyncio.open_connection(sock=connection, limit=LONGEST)
 
     def send(frame: dict[str, Any]) -> None:
         writer.write(orjson.dumps(frame) + b"\n")
 
     def heard(event: MessageEvent) -> None:
-        writer.write(b'{"message":' + encode(event.data) + b"}\n")
+        writer.write(b'{"message":' + encode(event.said) + b"}\n")
 
     def failed(event: ErrorEvent) -> None:
         send({"fault": {"error": event.error, "traceback": event.traceback}})
@@ -52,7 +86,7 @@ async def _serve(connection: socket.socket, spawn: Callable[[], object], inbound
         actor.on_done = done
         await actor.start()
     except Exception as error:  # noqa: BLE001 - an actor may raise anything
-        send({"failed": f"{type(error).__name__}: {error}"})
+        writer.write(_failed(error))
         await writer.drain()
         return
     send({"ready": True})
@@ -61,3 +95,7 @@ async def _serve(connection: socket.socket, spawn: Callable[[], object], inbound
         head = decode(line)
         actor.post_message(decoders.get((head.kind, head.type), decode)(line))
     await actor.stop()
+
+
+def _failed(error: Exception) -> bytes:
+    return orjson.dumps({"failed": f"{type(error).__name__}: {error}"}) + b"\n"

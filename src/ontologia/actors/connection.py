@@ -19,7 +19,7 @@ import orjson
 
 from ontologia.actors.adapter import Adapter, Ingress, invalid
 from ontologia.actors.message import Message
-from ontologia.actors.ndjson import LINE_LIMIT, MOST_IN_FLIGHT, Dialog
+from ontologia.actors.ndjson import LINE_LIMIT, Dialog
 
 log = logging.getLogger("ontologia.actors")
 MOST_WAITING = 16 * 1024 * 1024
@@ -60,7 +60,7 @@ class Connection(asyncio.Protocol):
         """How many answers were given to the transport and are not all written."""
         self._adapter, self._loop, self._over = adapter, loop, over
         longest = limits.get("line_limit", LINE_LIMIT)
-        self._dialog = Dialog(adapter, connection_id, loop, self._write, longest)
+        self._dialog = Dialog(adapter, connection_id, loop, self._write, self._regulate, longest)
         self._most_waiting = limits.get("most_waiting", MOST_WAITING)
         self._stall = limits.get("stall", STALL)
         self._token = token
@@ -150,7 +150,7 @@ class Connection(asyncio.Protocol):
 
     def _regulate(self) -> None:
         """Read from the client, or not."""
-        pause = self._congested or self._dialog.in_flight >= MOST_IN_FLIGHT
+        pause = self._congested or self._dialog.is_full
         if pause is self._reading_paused or self._ended or self._transport.is_closing():
             return
         self._reading_paused = pause

@@ -16,15 +16,17 @@ from typing import Any, Self
 
 from ontologia.actors.actor import TIMEOUT
 from ontologia.actors.adapter import Adapter
-from ontologia.actors.dispatch import Dispatch, Packet
-from ontologia.actors.lanes import MOST_MICROTASKS, Lane, Lanes
+from ontologia.actors.dispatch import Dispatch
+from ontologia.actors.lanes import MOST_MICROTASKS, Lane, Lanes, others_turn
 from ontologia.actors.message import REQUESTS, Message
 from ontologia.actors.observability import LOOP_FAULT
+from ontologia.actors.packet import Packet
 from ontologia.actors.pending import Client, Program
 from ontologia.actors.process import ProcessActor
 from ontologia.actors.router import Router
 from ontologia.actors.timer import TIMER
-from ontologia.actors.worker import listen_to, post_to
+from ontologia.actors.voice import Voice
+from ontologia.actors.worker import listen_to
 from ontologia.errors import ActorBootError
 
 
@@ -166,14 +168,24 @@ class ActorLoop:
 
     # -- for adapters -----------------------------------------------------------------------------
 
-    def receive(self, adapter: Adapter, connection_id: str, message: Message) -> None:
-        """Take a message of a client; it goes to the user lane, whatever its type."""
+    def receive(
+        self,
+        adapter: Adapter,
+        connection_id: str,
+        message: Message,
+        handled: Callable[[], object] | None = None,
+    ) -> None:
+        """Take a message of a client; it goes to the user lane, whatever its type.
+
+        InvalidValueError if it is a `reply` or an `error`, which only actors give. `handled` is
+        called once all who got it are done with it.
+        """
         if not self._over:
-            self._dispatch.accept(message, Client(adapter, connection_id), "user")
+            self._dispatch.receive(message, Client(adapter, connection_id, handled))
 
     def disconnected(self, adapter: Adapter, connection_id: str) -> None:
         """Forget what a connection asked for: late outcomes go to nobody."""
-        self._dispatch.disconnected(adapter.id, connection_id)
+        self._dispatch.outcomes.disconnected(adapter.id, connection_id)
         self._lanes.wake()
 
     def wake(self) -> None:
@@ -199,7 +211,7 @@ class ActorLoop:
                     self._fault(packet.type, error)
             if lanes.microtasks:
                 self._drain()
-            await asyncio.sleep(0)
+            await others_turn()
 
     def _drain(self) -> None:
         if not self._lanes.drain(partial(self._fault, "")):
@@ -229,16 +241,15 @@ class ActorLoop:
             actor = ProcessActor(name, capability.spawn, capability.inbound)
         else:
             actor = capability.spawn()
-        self._dispatch.posts[name] = post_to(actor)
+        self._dispatch.posts.add(name, actor)
         self._actors[name] = actor
-        listen_to(actor, partial(self._dispatch.heard, name), partial(self._dispatch.failed, name))
-        if hasattr(actor, "on_done"):
-            actor.on_done = self._lanes.wake
+        voice = Voice(name, self._dispatch)
+        listen_to(actor, voice.heard, voice.failed)
         if hasattr(actor, "start"):
             await actor.start()
 
     async def _shut(self) -> None:
-        self._dispatch.close()
+        self._dispatch.outcomes.close()
         self._lanes.drain(partial(self._fault, ""))
         self._over = True
         stops = [each.stop() for each in self._started]

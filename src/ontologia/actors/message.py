@@ -8,10 +8,9 @@ comes no further than the sender.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
-from itertools import count
+from functools import lru_cache
 from typing import Annotated, Any, Literal, Self, cast, dataclass_transform, get_args
 
 import orjson
@@ -19,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic._internal._model_construction import ModelMetaclass
 from pydantic_core import PydanticSerializationError
 
+from ontologia.actors.parts import ErrorData, Metadata, checked_error, explain, new_id, plain
 from ontologia.clock import now_ms
 from ontologia.codec import storable
 from ontologia.errors import InvalidValueError
@@ -37,40 +37,12 @@ _JSON_ONLY = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
 
 def is_type(text: object) -> bool:
     """Whether this has the form `Domain.Action`."""
-    return isinstance(text, str) and _TYPE.fullmatch(text) is not None
+    return isinstance(text, str) and _fits(text)
 
 
-class Metadata(BaseModel, frozen=True):
-    """Who a message is and where it comes from; further trace fields are carried along."""
-
-    model_config = ConfigDict(extra="allow")
-
-    id: Annotated[str, Field(min_length=1, strict=True)]
-    timestamp: Annotated[int, Field(ge=0, strict=True)]
-    """Milliseconds since 1970."""
-    correlation: Annotated[str | None, Field(strict=True)] = None
-    causation: Annotated[str | None, Field(strict=True)] = None
-
-    def wire(self) -> dict[str, Any]:
-        """As it stands in JSON: without what is not set."""
-        found: dict[str, Any] = {"id": self.id, "timestamp": self.timestamp}
-        if self.correlation is not None:
-            found["correlation"] = self.correlation
-        if self.causation is not None:
-            found["causation"] = self.causation
-        if self.__pydantic_extra__:
-            found.update(self.__pydantic_extra__)
-        return found
-
-
-class ErrorData(BaseModel, frozen=True):
-    """The data of an `error`: a code as in HTTP, a sentence, and the error behind it."""
-
-    model_config = ConfigDict(extra="allow")
-
-    code: Annotated[int, Field(ge=400, le=599, strict=True)]
-    message: Annotated[str, Field(strict=True)]
-    cause: ErrorData | None = None
+@lru_cache(1000)  # a program has few types, and says one with each message
+def _fits(type: str) -> bool:
+    return _TYPE.fullmatch(type) is not None
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(Field,))
@@ -98,7 +70,7 @@ class Message(BaseModel, metaclass=MessageMeta):
         correlation: str | None = None,
     ) -> Message:
         """A command: one actor carries it out and answers."""
-        return _caused("command", type, data, cause, correlation)
+        return caused("command", type, data, cause, correlation)
 
     @staticmethod
     def query(
@@ -109,7 +81,7 @@ class Message(BaseModel, metaclass=MessageMeta):
         correlation: str | None = None,
     ) -> Message:
         """A query: one actor answers it."""
-        return _caused("query", type, data, cause, correlation)
+        return caused("query", type, data, cause, correlation)
 
     @staticmethod
     def event(
@@ -120,7 +92,7 @@ class Message(BaseModel, metaclass=MessageMeta):
         correlation: str | None = None,
     ) -> Message:
         """An event: all who subscribed are told, and nobody answers."""
-        return _caused("event", type, data, cause, correlation)
+        return caused("event", type, data, cause, correlation)
 
     @classmethod
     def new(
@@ -138,7 +110,7 @@ class Message(BaseModel, metaclass=MessageMeta):
 
     def reply(self, data: object = None) -> Message:
         """The answer to this message."""
-        return _caused("reply", self.type, data, self, None)
+        return caused("reply", self.type, data, self)
 
     def error(
         self, code: int, message: str, *, cause: Message | ErrorData | None = None, **context: Any
@@ -147,9 +119,9 @@ class Message(BaseModel, metaclass=MessageMeta):
         behind = cause.data if isinstance(cause, Message) else cause
         found = {"code": code, "message": message, **context}
         if behind is not None:
-            found["cause"] = _plain(behind) if isinstance(behind, BaseModel) else behind
+            found["cause"] = plain(behind) if isinstance(behind, BaseModel) else behind
         checked_error(found)
-        return _caused("error", self.type, found, self, None)
+        return caused("error", self.type, found, self)
 
     def caused_by(self, cause: Message) -> Self:
         """The same message as a consequence of `cause`, whose correlation it takes if it has none."""
@@ -187,39 +159,50 @@ class Message(BaseModel, metaclass=MessageMeta):
         return message
 
 
-def encode(message: Message) -> bytes:
+class Sealed:
+    """A message that exists as JSON alone: what is sent at once needs no object."""
+
+    __slots__ = ("body", "kind", "type")
+
+    def __init__(self, kind: str, type: str, data: object, cause: Message | None) -> None:
+        """InvalidValueError if it is no message, or its data is not JSON."""
+        if not _fits(type):
+            raise InvalidValueError(f"not a message: {type!r} is no type")
+        self.kind, self.type = kind, type
+        if cause is None:
+            parts = _parts(kind, type, data, None, None)
+        else:
+            origin = cause.metadata
+            parts = _parts(kind, type, data, origin.id, origin.correlation)
+        self.body = _packed(parts)
+
+
+def opened(said: Message | Sealed) -> Message:
+    """The message itself."""
+    return Message.from_json(said.body) if isinstance(said, Sealed) else said
+
+
+def encode(message: Message | Sealed) -> bytes:
     """The JSON of a message; InvalidValueError if its data is none."""
+    if isinstance(message, Sealed):
+        return message.body
     parts = message.__dict__  # attributes of a model are looked up at some cost
     value = {**parts, "metadata": parts["metadata"].wire()}
+    return _packed(value)
+
+
+def _packed(value: dict[str, Any]) -> bytes:
     try:
-        body = orjson.dumps(value, _plain, _JSON_ONLY)
+        body = orjson.dumps(value, plain, _JSON_ONLY)
         # NaN and infinity come out as null: rare enough to look again.
         if b"null" in body and not _is_finite(value):
             raise TypeError("it holds NaN or infinity, and JSON has neither")
     except (TypeError, RecursionError, PydanticSerializationError) as error:
         reason = error.__cause__ or error
         raise InvalidValueError(
-            f"the {message.kind} {message.type} is not JSON: {reason}; it was not sent"
+            f"the {value['kind']} {value['type']} is not JSON: {reason}; it was not sent"
         ) from error
     return body
-
-
-def explain(error: ValidationError) -> str:
-    """What is wrong, and where, in one line."""
-    found = [
-        f"{'.'.join(map(str, each['loc'])) or 'it'}: {each['msg']}"
-        for each in error.errors(include_url=False, include_input=False, include_context=False)
-    ]
-    more = f" (and {len(found) - 3} more)" if len(found) > 3 else ""
-    return "; ".join(found[:3]) + more
-
-
-def checked_error(data: object) -> None:
-    """InvalidValueError unless this is the data of an error."""
-    try:
-        ErrorData.model_validate(_plain(data) if isinstance(data, BaseModel) else data)
-    except ValidationError as error:
-        raise InvalidValueError(f"not the data of an error: {explain(error)}") from None
 
 
 def literals(branch: Any, field: str) -> tuple[str, ...]:
@@ -236,25 +219,6 @@ def timeout_of(request_id: str) -> Message:
 
 
 _validate = Message.__pydantic_validator__.validate_python
-
-
-class _Names:
-    """Ids: a random part for each process and a number. Cheap, since every message needs one."""
-
-    def __init__(self) -> None:
-        self.renew()
-
-    def renew(self) -> None:
-        self._process, self._next = os.urandom(12).hex(), count(1)
-
-    def new(self) -> str:
-        return f"{self._process}-{next(self._next):x}"
-
-
-_names = _Names()
-new_id = _names.new
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_names.renew)
 
 
 def made(
@@ -284,22 +248,18 @@ def _parts(
     return {"kind": kind, "type": type, "data": body, "metadata": metadata}
 
 
-def _caused(
-    kind: str, type: str, data: object, cause: Message | None, correlation: str | None
+def caused(
+    kind: str,
+    type: str,
+    data: object,
+    cause: Message | None,
+    correlation: str | None = None,
 ) -> Message:
+    """A new message, as a consequence of another if there is one."""
     if cause is None:
         return made(kind, type, data, None, correlation)
     origin = cause.metadata
     return made(kind, type, data, origin.id, correlation or origin.correlation)
-
-
-def _plain(value: object) -> Any:
-    """What a class of pydantic stands for in JSON."""
-    if isinstance(value, BaseModel):
-        return value.model_dump(
-            mode="json", by_alias=True, exclude_none=isinstance(value, ErrorData)
-        )
-    raise TypeError(f"{type(value).__name__} is not a type of JSON")
 
 
 def _is_finite(value: object) -> bool:

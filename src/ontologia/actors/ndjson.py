@@ -16,7 +16,8 @@ from ontologia.errors import InvalidValueError
 LINE_LIMIT = 1024 * 1024
 """Bytes of a line, without its newline."""
 MOST_IN_FLIGHT = 1000
-"""Requests of a client without an outcome; with more, nothing is read from it."""
+"""Messages of a client with which the actors are not done, and its requests without an outcome.
+With as many of either nothing is read from it: so no more of it waits in lanes and mailboxes."""
 
 
 class Lines:
@@ -66,12 +67,20 @@ class Dialog:
         connection_id: str,
         loop: Ingress,
         write: Callable[[bytes], object],
+        eased: Callable[[], object],
         limit: int = LINE_LIMIT,
     ) -> None:
         self._adapter, self._id, self._loop, self._write = adapter, connection_id, loop, write
+        self._eased = eased
         self._lines = Lines(limit)
         self.in_flight = 0
         """Requests without an outcome so far."""
+        self._unhandled = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more is to be read from the client for now; `eased` is called when that ends."""
+        return self.in_flight >= MOST_IN_FLIGHT or self._unhandled >= MOST_IN_FLIGHT
 
     def hear(self, piece: bytes) -> None:
         """Take what came in."""
@@ -103,21 +112,24 @@ class Dialog:
 
     def _receive(self, line: bytes) -> None:
         message = Message.from_json(line)
-        if message.kind in OUTCOMES:
-            raise InvalidValueError(
-                f"clients send commands, queries and events; a {message.kind} is for actors to give"
-            )
         if b"\\u0000" in line:  # no store keeps it; or it is text that only looks so
             codec.encode(message.data, where="data")
             codec.encode(message.metadata.wire(), where="metadata")
         # Counted before: the answer may come while it is received.
         asks = message.kind in REQUESTS and message.type != TIMEOUT_TYPE
         self.in_flight += asks
+        self._unhandled += 1
         try:
-            self._loop.receive(self._adapter, self._id, message)
+            self._loop.receive(self._adapter, self._id, message, self._handled)
         except BaseException:
             self.in_flight -= asks
+            self._unhandled -= 1
             raise
+
+    def _handled(self) -> None:
+        self._unhandled -= 1
+        if self._unhandled == MOST_IN_FLIGHT - 1:
+            self._eased()
 
     def _say(self, message: Message) -> None:
         self._write(message.to_json() + b"\n")

@@ -55,6 +55,25 @@ class Signals:
         if type in self._subscribed and not about.startswith("Sys."):
             self._send(made("event", type, data, **lineage))
 
+    def about(self, type: str, message: Message, **data: Any) -> None:
+        """Tell of something that happened to this message."""
+        origin = message.metadata
+        said = {"messageId": origin.id, "messageType": message.type, **data}
+        lineage = {"causation": origin.id, "correlation": origin.correlation}
+        self.emit(type, message.type, said, **lineage)
+
+    def fault(
+        self, capability_id: str, message: Message | None, error: str, *, traceback: str = ""
+    ) -> None:
+        """Tell that an actor did what it must not, with the message that it had or sent."""
+        said: dict[str, Any] = {"capability": capability_id, "error": error}
+        if traceback:
+            said["traceback"] = traceback
+        if isinstance(message, Message):
+            self.about(ACTOR_FAULT, message, **said)
+        else:
+            self.emit(ACTOR_FAULT, "", said)
+
     def note(self, type: str, data: object) -> None:
         """Count a signal, and write its line of the log."""
         self.counts[type] += 1

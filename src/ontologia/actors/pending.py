@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import count
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from ontologia.actors.message import Message
 
 _MOST_ABANDONED = 10_000
+_numbers = count(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,8 @@ class Client:
 
     adapter: Adapter
     connection_id: str
+    handled: Callable[[], object] | None = field(default=None, compare=False)
+    """Called when the actors are done with what it sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,8 @@ class Entry:
     over: bool = False
     """Whether it has left the table."""
     abandoned: bool = False
+    number: int = field(default_factory=_numbers.__next__)
+    """Tells it from others that had the same id before."""
 
     @property
     def adapter_id(self) -> str | None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 
-from ontologia.actors.message import Message, new_id
+from ontologia.actors.message import Message
+from ontologia.actors.parts import new_id
 from ontologia.commands.problems import plain, status_of, told
 from ontologia.errors import CommandHandlerNotFound, SessionClosedError
 

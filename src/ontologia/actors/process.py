@@ -5,7 +5,8 @@ this side, and the process is given one message at a time: a crash costs the mes
 is answered with an error, and nothing that waits behind it. A process that ended is started again,
 later each time, until one handles a message. It ends by itself when this side is gone.
 
-A message goes over as it is. Back come `{"ready"}`, `{"failed"}`, `{"message"}`, `{"done"}` and
+The process is a new interpreter that imports what `spawn` and `inbound` name; nothing but JSON goes
+over. A message goes over as it is. Back come `{"ready"}`, `{"failed"}`, `{"message"}`, `{"done"}` and
 `{"fault"}`.
 """
 
@@ -13,24 +14,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import multiprocessing
+import os
 import random
 import socket
+import sys
 from collections import deque
 from collections.abc import Callable
-from multiprocessing.context import SpawnProcess
 from typing import Any
 
 import orjson
 
 from ontologia.actors import child
+from ontologia.actors.imported import main_module, name_of
 from ontologia.actors.message import OUTCOMES, REQUESTS, Message, encode
+from ontologia.actors.schema import branches
 from ontologia.actors.worker import ErrorEvent, MessageEvent, Worker
 from ontologia.delivery.retry import Backoff
 from ontologia.errors import InvalidValueError
 
-_SPAWN = multiprocessing.get_context("spawn")
 _GRACE = 2.0
+_CODE = (
+    "import json, sys; job = json.loads(sys.argv[1]); sys.path[:] = job['path']; "
+    "from ontologia.actors.child import main; main(job)"
+)
 BACKOFF = Backoff(base_ms=50, cap_ms=30_000, jitter_ms=0)
 
 
@@ -47,13 +53,14 @@ class ProcessActor(Worker):
         *,
         backoff: Backoff = BACKOFF,
     ) -> None:
-        self._name, self._spawn, self._inbound, self._backoff = name, spawn, inbound, backoff
+        self._name, self._backoff = name, backoff
+        self._job = job_of(spawn, inbound)
         self._mailbox: deque[Message] = deque()
         self._in_hand: Message | None = None
         self._answered = False
         self._failures = 0
         self._stopping = False
-        self._process: SpawnProcess | None = None
+        self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._supervisor: asyncio.Task[None] | None = None
@@ -99,15 +106,20 @@ class ProcessActor(Worker):
     # -- the process ------------------------------------------------------------------------------
 
     async def _launch(self) -> None:
+        if child.beginning:
+            raise RuntimeError(
+                "a process of an actor must not start others while the program is imported in it; "
+                'guard the start of the program by: if __name__ == "__main__":'
+            )
         here, there = socket.socketpair()
-        self._process = _SPAWN.Process(
-            target=child.main,
-            args=(there, self._spawn, self._inbound),
-            name=f"actor {self._name}",
-            daemon=True,
-        )
         try:
-            await asyncio.to_thread(self._process.start)
+            job = orjson.dumps({**self._job, "fd": there.fileno()}).decode()
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-c", _CODE, job),
+                stdin=asyncio.subprocess.DEVNULL,
+                pass_fds=[there.fileno()],
+            )
         except BaseException:
             here.close()
             raise
@@ -153,14 +165,14 @@ class ProcessActor(Worker):
             self._writer.close()
             self._writer = None
         process, self._process = self._process, None
-        if process is None or process.pid is None:
+        if process is None:
             return "it was not started"
-        await asyncio.to_thread(process.join, _GRACE)
-        if process.is_alive():
-            process.kill()
-            await asyncio.to_thread(process.join)
-        code = process.exitcode or 0
-        process.close()
+        try:
+            code = await asyncio.wait_for(process.wait(), _GRACE)
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            code = await process.wait()
         return f"signal {-code}" if code < 0 else f"exit code {code}"
 
     # -- messages ---------------------------------------------------------------------------------
@@ -202,3 +214,16 @@ class ProcessActor(Worker):
         self._hand_over()
         if message is not None and self.on_done is not None:
             self.on_done(message)
+
+
+def job_of(spawn: Callable[[], object], inbound: Any) -> dict[str, Any]:
+    """What a process is told to do; InvalidValueError if it could not find these there."""
+    names = [name_of(each) for each in (spawn, *branches(inbound))]
+    in_main = any(each.startswith("__main__:") for each in names)
+    return {
+        "path": [each or os.getcwd() for each in sys.path],
+        "argv": sys.argv,
+        "main": main_module() if in_main else None,
+        "spawn": names[0],
+        "inbound": names[1:],
+    }

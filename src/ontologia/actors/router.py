@@ -5,14 +5,14 @@ All that is wrong with all capabilities is told at once, each line naming its ca
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ontologia.actors.imported import name_of
 from ontologia.actors.message import REQUESTS, TIMEOUT_TYPE, is_type
-from ontologia.actors.schema import Decoder, Handle, Schema, decode
-from ontologia.errors import ActorBootError
+from ontologia.actors.schema import Decoder, Handle, Schema, branches, decode
+from ontologia.errors import ActorBootError, InvalidValueError
 
 _RESERVED = frozenset({("command", TIMEOUT_TYPE)})
 _MEMBERS = ("id", "description", "inbound", "outbound", "subscribes", "spawn")
@@ -61,7 +61,7 @@ class Router:
         self._claim(capability.id, inbound)
         self._subscribe(capability, inbound)
         if getattr(capability, "isolation", "task") == "process":
-            self._note(capability.id, _unfit_for_a_process(capability))
+            self._note(capability.id, list(_unfit_for_a_process(capability)))
 
     def _claim(self, name: str, inbound: Schema) -> None:
         for handle, decoder in inbound.decoders.items():
@@ -115,9 +115,10 @@ def _shape(capability: Any) -> Iterable[str]:
         yield f'isolation must be "task" or "process", got {isolation!r}'
 
 
-def _unfit_for_a_process(capability: Any) -> list[str]:
-    try:
-        pickle.dumps((capability.spawn, capability.inbound))
-    except Exception as error:  # noqa: BLE001 - pickle raises whatever it likes
-        return [f"spawn and inbound must be importable to run in a process: {error}"]
-    return []
+def _unfit_for_a_process(capability: Any) -> Iterable[str]:
+    for what, things in (("spawn", [capability.spawn]), ("inbound", branches(capability.inbound))):
+        for each in things:
+            try:
+                name_of(each)
+            except InvalidValueError as error:
+                yield f"{what} must be importable to run in a process: {error.args[0]}"

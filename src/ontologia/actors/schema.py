@@ -19,10 +19,11 @@ from ontologia.actors.message import (
     OUTCOMES,
     TIMEOUT_TYPE,
     Message,
-    explain,
+    Sealed,
     is_type,
     literals,
 )
+from ontologia.actors.parts import explain
 from ontologia.errors import InvalidValueError
 
 Handle = tuple[str, str]
@@ -67,7 +68,7 @@ class Schema:
             _decoder(tuple(branches(schema))) if self.is_open and not self.problems else None
         )
 
-    def checker(self, message: Message) -> Decoder | None:
+    def checker(self, message: Message | Sealed) -> Decoder | None:
         """What the bytes of this outgoing message have yet to pass; None if there is nothing.
 
         InvalidValueError if the schema does not speak of it. Errors are always allowed, and so are

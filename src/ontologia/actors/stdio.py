@@ -47,7 +47,7 @@ class StdioAdapter:
     async def start(self, loop: Ingress) -> None:
         """Read and write from here on."""
         self._loop, self._host = loop, asyncio.get_running_loop()
-        self._dialog = Dialog(self, _CLIENT, loop, self._write, self._limit)
+        self._dialog = Dialog(self, _CLIENT, loop, self._write, self._regulate, self._limit)
         self.active = True
         threading.Thread(target=self._read_all, name="stdin", daemon=True).start()
         self._writer = threading.Thread(target=self._write_all, name="stdout", daemon=True)
@@ -87,10 +87,10 @@ class StdioAdapter:
         self._loop.wake()
 
     def _regulate(self) -> None:
-        if self._dialog.in_flight + self.buffered < MOST_IN_FLIGHT:
-            self._may_read.set()
-        else:
+        if self._dialog.is_full or self.buffered >= MOST_IN_FLIGHT:
             self._may_read.clear()
+        else:
+            self._may_read.set()
 
     # -- in threads -------------------------------------------------------------------------------
 

@@ -14,8 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ontologia.actors.actor import Actor
 from ontologia.actors.capability import Capability
-from ontologia.actors.message import TYPE_PATTERN, Kind, Message, new_id
+from ontologia.actors.message import TYPE_PATTERN, Kind, Message
 from ontologia.actors.observability import TIMER_CANCELLED, TIMER_FIRED, TIMER_SET
+from ontologia.actors.parts import new_id
 from ontologia.clock import now_ms
 
 _Milliseconds = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]

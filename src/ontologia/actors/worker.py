@@ -11,15 +11,26 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-from ontologia.actors.message import Message
+from ontologia.actors.message import Message, Sealed, opened
 
 
-@dataclass(slots=True)
 class MessageEvent:
     """What a listener of `"message"` is given; `data` is the message."""
 
-    data: Message
+    __slots__ = ("said",)
+
     type: Literal["message"] = "message"
+
+    def __init__(self, said: Message | Sealed) -> None:
+        self.said = said
+        """The message, or its JSON while nobody needs more."""
+
+    @property
+    def data(self) -> Message:
+        """The message."""
+        if isinstance(self.said, Sealed):
+            self.said = opened(self.said)
+        return self.said
 
 
 @dataclass(slots=True)
@@ -41,12 +52,13 @@ class Worker:
 
     on_message: Listener | None = None
 
-    _listeners: dict[str, list[Listener]]
+    # Two underscores here and in Actor: names with one are those of the actors that users write.
+    __listeners: dict[str, list[Listener]]
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
         # Here and not in __init__, which is the user's: to forget super().__init__() is harmless.
         self = super().__new__(cls)
-        self._listeners = {"message": [], "error": [], "messageerror": []}
+        self.__listeners = {"message": [], "error": [], "messageerror": []}
         return self
 
     def post_message(self, message: Message) -> None:
@@ -56,17 +68,19 @@ class Worker:
     def add_event_listener(self, type: str, listener: Listener) -> None:
         """Call `listener(event)` for each event of this type: `message`, `error`, `messageerror`."""
         # A new list each time: one may be added while the others are being called.
-        self._listeners[type] = [*self._listeners.get(type, ()), listener]
+        self.__listeners[type] = [*self.__listeners.get(type, ()), listener]
 
     def remove_event_listener(self, type: str, listener: Listener) -> None:
         """Undo `add_event_listener`; nothing happens if it was not added."""
-        self._listeners[type] = [each for each in self._listeners.get(type, ()) if each != listener]
+        self.__listeners[type] = [
+            each for each in self.__listeners.get(type, ()) if each != listener
+        ]
 
     def dispatch(self, event: MessageEvent | ErrorEvent) -> None:
         """Give an event to all who listen."""
         if event.type == "message" and self.on_message is not None:
             self.on_message(event)
-        for listener in self._listeners[event.type]:
+        for listener in self.__listeners[event.type]:
             listener(event)
 
     @property

@@ -1,4 +1,4 @@
-"""`ontologia call`: messages to a store that is served on a Unix socket."""
+"""`ontologia call`: messages to a store that is served on a socket."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from ontologia.cli.call import Call, not_empty
 from ontologia.cli.output import say
 
 if TYPE_CHECKING:
+    from socket import socket as Socket
+
     from ontologia.actors import Message
 
 
@@ -23,9 +25,17 @@ def call(
         typer.Argument(metavar="MESSAGE", help="One message; without it, lines of stdin."),
     ] = None,
     socket: Annotated[
-        str,
+        str | None,
         typer.Option(metavar="PATH", callback=not_empty, help="Where the store is served."),
-    ] = ...,  # type: ignore[assignment]
+    ] = None,
+    tcp: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            callback=not_empty,
+            help="Where a TcpAdapter listens; its token is in ONTOLOGIA_TOKEN.",
+        ),
+    ] = None,
 ) -> None:
     """Send messages to a store that `ontologia serve --socket` serves, and print the answers.
 
@@ -36,11 +46,13 @@ def call(
 
     Example: ontologia call --socket run/o.sock '{"kind": "query", "type": "System.Describe"}'
     """
-    failed = False
-    with _connected(socket) as stream:
+    if (socket is None) == (tcp is None):
+        raise typer.BadParameter("say where: --socket PATH, or --tcp HOST:PORT")
+    failed, place = False, socket or tcp or ""
+    with _unix(place) if tcp is None else _tcp(place) as stream:
         for line in sys.stdin if message is None else [message]:
             if line.strip():
-                answer = _answered(stream, line, socket)
+                answer = _answered(stream, line, place)
                 failed |= answer is not None and answer.kind == "error"
                 if answer is not None:
                     say(answer.to_json().decode())
@@ -77,7 +89,7 @@ def _completed(line: str) -> Message:
     """The message in a line, with an id and a timestamp if it has none."""
     from ontologia import codec
     from ontologia.actors import Message
-    from ontologia.actors.message import new_id
+    from ontologia.actors.parts import new_id
     from ontologia.clock import now_ms
     from ontologia.errors import InvalidValueError
 
@@ -91,7 +103,7 @@ def _completed(line: str) -> Message:
 
 
 @contextmanager
-def _connected(path: str) -> Generator[IO[bytes]]:
+def _unix(path: str) -> Generator[IO[bytes]]:
     """A stream of lines to whoever listens there."""
     import socket
 
@@ -105,9 +117,42 @@ def _connected(path: str) -> Generator[IO[bytes]]:
                 f"nobody listens at {path}: {error.strerror or error}",
                 hint=f"ontologia serve --socket {path} does.",
             ) from error
-        stream = cast(IO[bytes], connection.makefile("rwb"))
-        try:
+        with _stream(connection) as stream:
             yield stream
-        finally:
-            with suppress(OSError):
-                stream.close()
+
+
+@contextmanager
+def _tcp(place: str) -> Generator[IO[bytes]]:
+    """The same over TCP, with the token as the first line."""
+    import os
+    import socket
+
+    import orjson
+
+    from ontologia.errors import ConfigError, NotFoundError
+
+    host, _, port = place.rpartition(":")
+    token = os.environ.get("ONTOLOGIA_TOKEN")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise typer.BadParameter(f"an address is written HOST:PORT, got {place}")
+    if not token:
+        raise ConfigError(
+            f"there is no token for {place}", hint="Set ONTOLOGIA_TOKEN to the TcpAdapter's token."
+        )
+    try:
+        connection = socket.create_connection((host.strip("[]"), int(port)))
+    except OSError as error:
+        raise NotFoundError(f"nobody listens at {place}: {error.strerror or error}") from error
+    with connection, _stream(connection) as stream:
+        stream.write(orjson.dumps({"token": token}) + b"\n")
+        yield stream
+
+
+@contextmanager
+def _stream(connection: Socket) -> Generator[IO[bytes]]:
+    stream = cast(IO[bytes], connection.makefile("rwb"))
+    try:
+        yield stream
+    finally:
+        with suppress(OSError):
+            stream.close()

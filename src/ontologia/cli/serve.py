@@ -20,6 +20,7 @@ from ontologia.cli.start import INTERRUPTED
 if TYPE_CHECKING:
     from socket import socket as Listener
 
+    from ontologia.actors import Capability
     from ontologia.cli.logged_worker import LoggedWorker
     from ontologia.commands import Env
     from ontologia.web.serving import Server
@@ -38,6 +39,12 @@ def serve(
         typer.Option(metavar="PATH", callback=not_empty, help="Serve the store here, too."),
     ] = None,
     models: Models = None,
+    capabilities: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODULE:NAME", help="Actors of your own for the socket; may be repeated."
+        ),
+    ] = None,
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", callback=not_empty, help="Where to listen.")
     ] = "127.0.0.1",
@@ -70,7 +77,8 @@ def serve(
 
     With --socket, programs of this user in any language send lines of JSON there: State.Query,
     Event.Publish, Command.Dispatch and others, which System.Describe lists. Without MODULE there is
-    no HTTP; types and commands are those of --models, and what the store knows.
+    no HTTP; types and commands are those of --models, and what the store knows. --capabilities adds
+    actors of your own: a Capability, or a list of them, by module and name.
 
     Ctrl+C or SIGTERM lets running requests, and a running handler, come to their end; a second one
     does not wait.
@@ -80,13 +88,17 @@ def serve(
     Example: ontologia serve --socket run/ontologia.sock --models myapp.models
     """
     from ontologia.cli.logged_worker import LoggedWorker
+    from ontologia.cli.sockets import load_capabilities
     from ontologia.cli.worklog import logged
 
     if no_auth and token is not None:
         raise typer.BadParameter("there is a token, and --no-auth; give one of them")
+    if capabilities and socket is None:
+        raise typer.BadParameter("--capabilities are for the socket; give --socket PATH")
     if not modules and socket is None:
         raise typer.BadParameter("there is nothing to serve; give a MODULE, or --socket PATH")
     named = [*(modules or ()), *([] if models is None else [models])]
+    own = load_capabilities(capabilities or ())
     with ExitStack() as stack:
         env = stack.enter_context(application(call, named, group))
         server, worker = None, None
@@ -101,7 +113,7 @@ def serve(
         else:
             stack.enter_context(logged())
             worker = LoggedWorker(env) if with_worker else None
-        clients = _run(env, server, socket, worker)
+        clients = _run(env, server, socket, own, worker)
     _report(call, server, clients, worker)
 
 
@@ -113,7 +125,11 @@ def _server(env: Env, listener: Listener, token: str | None, worker: LoggedWorke
 
 
 def _run(
-    env: Env, server: Server | None, path: str | None, worker: LoggedWorker | None
+    env: Env,
+    server: Server | None,
+    path: str | None,
+    capabilities: list[Capability],
+    worker: LoggedWorker | None,
 ) -> int | None:
     """Serve until stopped; how many clients the socket had, if there was one."""
     from ontologia.cli.sockets import Sockets
@@ -124,7 +140,9 @@ def _run(
             if each is not None:
                 each.stop()
 
-    sockets: Sockets | None = None if path is None else Sockets(env, path, ended=stop)
+    sockets: Sockets | None = None
+    if path is not None:
+        sockets = Sockets(env, path, capabilities, ended=stop)
     with stopping_on_signals(stop, _hurry), _beside(stop, worker):
         if sockets is not None:
             sockets.start()

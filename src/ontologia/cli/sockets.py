@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from ontologia.actors import ActorLoop, UnixSocketAdapter
+    from ontologia.actors import ActorLoop, Capability, UnixSocketAdapter
     from ontologia.commands import Env
 
 
 class Sockets:
     """Serves a store on a Unix socket, from `start` to `stop`."""
 
-    def __init__(self, env: Env, path: str, ended: Callable[[], object] = lambda: None) -> None:
+    def __init__(
+        self,
+        env: Env,
+        path: str,
+        capabilities: Sequence[Capability] = (),
+        *,
+        ended: Callable[[], object] = lambda: None,
+    ) -> None:
         self._env, self._path, self._ended = env, path, ended
+        self._capabilities = capabilities
         self._ready = threading.Event()
         self._stopping = False
         self._failure: BaseException | None = None
@@ -65,7 +73,7 @@ class Sockets:
         from ontologia.actors.bridge import bridged
 
         self._adapter = UnixSocketAdapter(self._path)
-        loop = ActorLoop(bridged(self._env), adapters=[self._adapter])
+        loop = ActorLoop(bridged(self._env, self._capabilities), adapters=[self._adapter])
         running = asyncio.create_task(loop.run())
         ready = asyncio.create_task(loop.ready())
         await asyncio.wait([running, ready], return_when=asyncio.FIRST_COMPLETED)
@@ -76,3 +84,34 @@ class Sockets:
         if self._stopping:
             loop.stop()
         await running
+
+
+def load_capabilities(targets: Sequence[str]) -> list[Capability]:
+    """The capabilities of these names, `module:name`; the working directory is looked at first."""
+    return [each for target in targets for each in _named(target)]
+
+
+def _named(target: str) -> list[Capability]:
+    import importlib
+
+    from ontologia.actors import Capability
+    from ontologia.cli.models import load_models
+    from ontologia.errors import NotFoundError
+
+    module, _, name = target.partition(":")
+    if not module or not name:
+        raise NotFoundError(
+            f"{target} is not the name of a capability",
+            hint="Write the module and the name in it: --capabilities myapp.actors:memory.",
+        )
+    load_models(module)  # says what keeps it from being imported
+    found: Any = getattr(importlib.import_module(module), name, None)
+    several: list[Any] = [found] if isinstance(found, Capability) else []
+    if isinstance(found, list | tuple):
+        several = list(cast("Sequence[Any]", found))
+    if not several or not all(isinstance(each, Capability) for each in several):
+        raise NotFoundError(
+            f"{target} is not a Capability, nor a list of some; got {found!r}",
+            hint=f"Write {name} = Capability(...) in {module}.",
+        )
+    return several

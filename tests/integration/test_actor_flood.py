@@ -1,0 +1,132 @@
+"""A client that sends more than the actors get done is slowed down, and nobody else is."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ontologia.actors import Capability, Message
+from ontologia.actors.ndjson import MOST_IN_FLIGHT
+from tests.integration.actor_world import (
+    Deaf,
+    Listener,
+    connected,
+    echoing,
+    eventually,
+    line,
+    serving,
+)
+from tests.integration.running import PATIENCE
+
+MANY = 7 * MOST_IN_FLIGHT
+BOUND = 5 * MOST_IN_FLIGHT  # what is counted, and one piece of the stream
+
+
+class Stuck(Listener):
+    """Handles nothing until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go = asyncio.Event()
+
+    async def handle(self, message: Message) -> None:
+        await self.go.wait()
+        await super().handle(message)
+
+
+def stuck(id="stuck"):
+    actor = Stuck()
+    return actor, Capability(
+        id, "", inbound=Deaf, outbound=Message, subscribes=["Flood.Rose"], spawn=lambda: actor
+    )
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "run" / "o.sock"
+
+
+def told(story):
+    """Tell a story, which must come to an end."""
+    return asyncio.run(asyncio.wait_for(story, PATIENCE / 2))
+
+
+def _waiting(loop):
+    metrics = loop.metrics()
+    return sum(metrics["lanes"].values()) + sum(metrics["mailboxes"].values())
+
+
+@pytest.mark.req("CQR-076", "CQR-014", "CQR-015")
+def test_requests_that_time_out_at_a_stuck_actor_do_not_pile_up_in_its_mailbox(path):
+    async def main():
+        actor, echo = echoing()
+        served = serving(path, [echo], timeout=0.02)
+        async with served as (loop, _), connected(path) as client:
+            flood = [line(data={"held": True})] + [line(data={"n": n}) for n in range(MANY)]
+            sending = asyncio.create_task(client.send(*flood))
+            answers = [await client.read() for _ in range(MOST_IN_FLIGHT)]
+            for _ in range(3):  # as often as it would be read again if only requests counted
+                await eventually(lambda: loop.metrics()["pending"]["adapters"] == 0)
+                await asyncio.sleep(0)
+            most = _waiting(loop)
+            actor.go.set()
+            answers += [await client.read() for _ in range(MANY + 1 - MOST_IN_FLIGHT)]
+            await sending
+            await eventually(lambda: len(actor.seen) == MANY + 1)
+            return most, answers, [each.data.get("n") for each in actor.seen]
+
+    most, answers, seen = told(main())
+
+    assert MOST_IN_FLIGHT <= most < BOUND
+    assert seen == [None, *range(MANY)]
+    assert len({each["metadata"]["causation"] for each in answers}) == MANY + 1
+
+
+@pytest.mark.req("CQR-076", "CQR-014")
+def test_events_for_a_stuck_actor_wait_with_their_client_and_all_of_them_come(path):
+    async def main():
+        one, first = stuck("one")
+        two, second = stuck("two")
+        _, echo = echoing()
+        served = serving(path, [first, second, echo])
+        async with served as (loop, _), connected(path) as client, connected(path) as other:
+            flood = [line("Flood.Rose", {"n": n}, kind="event") for n in range(MANY)]
+            sending = asyncio.create_task(client.send(*flood))
+            await eventually(lambda: _waiting(loop) >= 2 * MOST_IN_FLIGHT)
+            one.go.set()  # it is not read again while one of the two is stuck
+            served_meanwhile = [(await other.ask(data={"n": n}))["data"]["n"] for n in range(200)]
+            await eventually(lambda: not loop.metrics()["mailboxes"]["one"])
+            most = _waiting(loop)
+            two.go.set()
+            await sending
+            await eventually(lambda: len(one.heard) == len(two.heard) == MANY)
+            return served_meanwhile, most, one.heard, two.heard
+
+    served_meanwhile, most, one, two = told(main())
+
+    assert served_meanwhile == list(range(200))
+    assert most < BOUND
+    for heard in (one, two):
+        assert [each.data["n"] for each in heard] == list(range(MANY))
+
+
+@pytest.mark.req("CQR-076")
+def test_events_that_nobody_wants_and_requests_that_nobody_takes_do_not_count(path):
+    async def main():
+        _, echo = echoing()
+        async with serving(path, [echo]), connected(path) as client:
+            unwanted = [line("Flood.Fell", kind="event") for _ in range(2 * MOST_IN_FLIGHT)]
+            missing = [line("Flood.Ask") for _ in range(2 * MOST_IN_FLIGHT)]
+            twice = [line(data={"n": 1}, id="same") for _ in range(2 * MOST_IN_FLIGHT)]
+            sending = asyncio.create_task(client.send(*unwanted, *missing, *twice))
+            codes = [(await client.read())["data"].get("code") for _ in missing + twice]
+            await sending
+            return codes, await client.ask(data={"n": 2})
+
+    codes, after = told(main())
+
+    assert codes.count(404) == 2 * MOST_IN_FLIGHT
+    assert codes.count(None) >= 1
+    assert set(codes) == {404, 409, None}
+    assert after["data"] == {"n": 2}
