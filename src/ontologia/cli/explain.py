@@ -52,7 +52,8 @@ def why(
     tree = _whole(found)
     here = tree.add("set by ", *_commit(found.commit_id, instant(found.created_at)))
     if found.handler_id is not None:
-        here.line = [*here.line, f", handler {found.handler_id}, attempt {found.attempt}"]
+        words = [f"handler {found.handler_id}", *_within(found.metadata)]
+        here.line = [*here.line, f", {', '.join(words)}, attempt {found.attempt}"]
     elif note := " ".join(f"{n}={cell(v)}" for n, v in found.metadata.items() if n != "session_id"):
         here.line = [*here.line, (f", {note}", "dim")]
     _draw_causes(here, found)
@@ -90,6 +91,12 @@ def _plain(shape: Shape, found: Why) -> Why:
     if found.field is None:
         return replace(found, value=plain(shape, found.value))
     return replace(found, value=plain(shape, {found.field: found.value})[found.field])
+
+
+def _within(metadata: dict[str, Any]) -> list[str]:
+    """Who it was, where the consumer is only the worker or the bus of many."""
+    parts = {"command": "command", "extension_id": "extension"}
+    return [f"{word} {cell(metadata[name])}" for name, word in parts.items() if name in metadata]
 
 
 def _whole(found: Why) -> Node:

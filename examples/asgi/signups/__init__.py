@@ -1,0 +1,1 @@
+"""A web service on plain ASGI whose state and events are in Ontologia."""

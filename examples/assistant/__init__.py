@@ -1,0 +1,1 @@
+"""An assistant that reminds you, made of extensions that know nothing of each other."""

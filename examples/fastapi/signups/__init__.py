@@ -1,0 +1,1 @@
+"""A web service with FastAPI whose state and events are in Ontologia."""

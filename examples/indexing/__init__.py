@@ -1,0 +1,1 @@
+"""A folder of texts, kept searchable: a schedule, an event for each document, several workers."""

@@ -1,0 +1,1 @@
+"""An order system: stock that is never sold twice, payments, timers, an operator's view."""

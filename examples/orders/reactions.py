@@ -1,0 +1,68 @@
+"""What follows from an order, done by a worker: `ontologia worker orders.reactions`.
+
+Each event comes at least once. A handler that was interrupted is called again, so each of them can
+do the same twice: commands look at the order's status first, the timer has a `dedup_key`, and the
+payment service knows the order's id.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ontologia import Discard, Event, Field, Retry
+from ontologia.commands import DomainEvent, Env, api
+
+from .payments import CardDeclined, Payments
+from .shop import Customer, Order, Product, carry_out
+
+__all__ = ["Customer", "Order", "Product"]  # a worker that is given this module knows them, too
+
+payments = Payments(Path("payments.jsonl"))
+
+
+class OrderOverdue(Event):
+    """An order could have been paid by now. Stored as `order.overdue`."""
+
+    order_id: Field[str]
+
+
+@api.on_event("order.placed")
+def start_the_clock(event: DomainEvent, env: Env) -> None:
+    """Set a timer. It is an event for later, in the database: it outlives this process."""
+    order_id = event.payload["order_id"]
+    overdue = OrderOverdue(order_id=order_id)
+    env.session.defer(overdue, delay=event.payload["pay_within"], dedup_key=order_id)
+
+
+@api.on_event("order.placed")
+def charge(event: DomainEvent, env: Env) -> None:
+    """Ask for the money outside, then write down inside that it is there."""
+    [order] = env.models["shop.order"].browse(event.payload["order_id"]).read()
+    if order["status"] in ("paid", "shipped"):
+        return
+    [customer] = env.models["shop.customer"].browse(order["customer"]).read()
+    if order["status"] == "placed":
+        try:
+            receipt = payments.charge(order["id"], order["cents"], customer["card"])
+        except TimeoutError as error:
+            raise Retry(str(error), after=0.3) from error  # five attempts, then a dead letter
+        except CardDeclined as error:
+            raise Discard(str(error)) from error  # a dead letter at once: an operator sees it
+        if carry_out(env, "order.pay", {"receipt": receipt}, order["id"]) != "cancelled":
+            print(f"  {order['id']} is paid")
+            return
+    payments.refund(order["id"])  # it was cancelled while the money was on its way
+
+
+@api.on_event("order.paid")
+def ship(event: DomainEvent, env: Env) -> None:
+    """Send it."""
+    carry_out(env, "order.ship", {}, event.payload["order_id"])
+
+
+@api.on_event("order.overdue")
+def cancel(event: DomainEvent, env: Env) -> None:
+    """Its time is over. For an order that was paid this is nothing."""
+    order_id = event.payload["order_id"]
+    if carry_out(env, "order.cancel", {}, order_id) == "cancelled":
+        print(f"  {order_id} was not paid in time: cancelled")
