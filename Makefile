@@ -1,9 +1,9 @@
-# demo · test · lint · bench: the same words CI uses. Each sets up .venv by itself.
+# demo · test · lint · bench · docs: the same words CI uses. Each sets up .venv by itself.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint bench format clean
+.PHONY: demo test lint bench soak format docs clean
 
 demo: $(READY)
 	$(BIN)/python -m ontologia demo --force
@@ -19,14 +19,24 @@ lint: $(READY)
 	$(BIN)/lint-imports
 
 bench: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev,bench]"
+	$(BIN)/python -m bench.beside --size full --write-results bench/RESULTS.md
 	$(BIN)/python -m bench
+
+soak: $(READY)   # two hours of trouble: docs/guarantees.md
+	$(BIN)/python -m ontologia.testing.simulation --seeds 20000
+	$(BIN)/python -m tests.faults.campaign --full
+	$(BIN)/python -m tests.faults.load --seconds 600
+
+docs: $(READY)   # the site, in build/site
+	$(BIN)/python -m tools.site
 
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv build .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 $(READY): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

@@ -2,5 +2,6 @@
 
 Every figure sets Ontologia beside "bare", the least work with apsw and orjson that gives the same
 answer from the same file, in the same run. That both give the same answer is checked first.
-On PostgreSQL bare is psycopg, and two other queues run beside it on the same server.
+On PostgreSQL bare is psycopg. Goals are kept here; `ontologia bench`, which is part of the package,
+sets it beside what a user would pick instead, and `python -m bench.beside` runs that on both databases.
 """

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
-import apsw
-import orjson
-import pydantic
-
-import ontologia
 from bench import actors, commands, events, http, imports, queues, state
 from bench.measure import HEADINGS, Figure
 from bench.postgres import part as postgres
+from ontologia.bench import machine
 
 _PARTS: dict[str, Callable[[], Iterator[Figure]]] = {
     "state": state.figures,
@@ -46,35 +39,12 @@ def main() -> int:
             print(figure, flush=True)
             missed += [figure] if figure.missed else []
     verdict = f"goals missed: {len(missed)}" if missed else "all goals reached"
-    print(f"\n{verdict}, in {time.monotonic() - started:.0f} s{_load()}")
+    print(f"\n{verdict}, in {time.monotonic() - started:.0f} s{machine.load()}")
     return 1 if missed else 0
 
 
 def _machine() -> str:
-    versions = {
-        "Python": platform.python_version(),
-        "SQLite": apsw.sqlite_lib_version(),
-        "apsw": apsw.apsw_version(),
-        "orjson": orjson.__version__,
-        "pydantic": pydantic.VERSION,
-        "ontologia": ontologia.__version__,
-    }
-    named = ", ".join(f"{name} {version}" for name, version in versions.items())
-    return f"{os.cpu_count()} cores, {_processor()}, {platform.system()}{_load()}\n{named}"
-
-
-def _load() -> str:
-    """How busy the machine is: above the number of its cores, the ratios are mostly noise."""
-    return f", load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
-
-
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.is_file():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    return f"{machine.described()}\n{machine.in_words(machine.versions(('orjson', 'pydantic')))}"
 
 
 if __name__ == "__main__":

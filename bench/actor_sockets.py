@@ -2,8 +2,8 @@
 
 One client in the same process asks, waits for the answer, and asks again. The loop checks each
 message, finds who answers it, hands it over and brings the answer back; the bare server does
-nothing but decode and encode. With a timeout, which is the default, each request also sets a timer
-and cancels it, by two commands of the loop's own.
+nothing but decode and encode. A timeout, which is the default, costs a request a timer only if it is
+not answered within a moment.
 """
 
 from __future__ import annotations

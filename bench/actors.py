@@ -16,8 +16,8 @@ from pydantic import BaseModel
 
 from bench import actor_sockets
 from bench.measure import Figure, Speed, compare
-from bench.orders import fields
 from ontologia.actors import Actor, ActorLoop, Capability, Message
+from ontologia.bench.orders import fields
 
 _STREAM = 20_000
 _ROUND_TRIPS = 10_000

@@ -7,14 +7,17 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from bench import bare, bare_queue
 from bench.measure import Amount, Figure, Ratio, progress, same
-from bench.orders import NOTHING, build, copied
 from bench.processes import Worker, start
+from ontologia.bench import bare_queue
+from ontologia.bench import bare_state as bare
+from ontologia.bench.orders import NOTHING, build, copied
 
 _EVENTS = 20_000
+_NAPPING = 4_000
 _PROCESSES = 8
 _ROUNDS = 5
+_NAPPING_ROUNDS = 3
 _LOOK = 0.005
 _LEFT = (
     "SELECT EXISTS (SELECT 1 FROM incoming) OR EXISTS (SELECT 1 FROM ready) "
@@ -36,13 +39,24 @@ def figures(folder: Path) -> Iterator[Figure]:
         waits.append(longest)
     yield figure
     yield Amount(f"  the longest claim of any of the {_PROCESSES}", max(waits) * 1e3, "ms", 250)
+    yield _napping(build(folder / "napping.db", _NAPPING, handler=NOTHING))
 
 
-def _round(source: Path, processes: int) -> tuple[float, float]:
+def _napping(source: Path) -> Ratio:
+    """A handler that takes 2 ms: eight processes should need an eighth of the time of one."""
+    figure = Ratio(f"{_NAPPING:,} of 2 ms, {_PROCESSES} processes (all their time) beside 1", 1.1)
+    for number in range(_NAPPING_ROUNDS):
+        with progress(f"handlers that take 2 ms, round {number + 1} of {_NAPPING_ROUNDS}"):
+            figure.bare.append(_round(source, 1, "nap")[0])
+            figure.ours.append(_round(source, _PROCESSES, "nap")[0] * _PROCESSES)
+    return figure
+
+
+def _round(source: Path, processes: int, what: str = "drain") -> tuple[float, float]:
     """From a common start until everything is acknowledged, and the longest claim."""
     path = copied(source, "crowd-round.db")
     with ExitStack() as stack:
-        workers = [stack.enter_context(Worker("drain", path)) for _ in range(processes)]
+        workers = [stack.enter_context(Worker(what, path)) for _ in range(processes)]
         connection = stack.enter_context(bare.connected(path))
         started = start(workers)
         while connection.execute(_LEFT).get and workers[0].alive:
@@ -51,7 +65,8 @@ def _round(source: Path, processes: int) -> tuple[float, float]:
         for worker in workers:
             worker.stop()
         reports = [worker.read() for worker in workers]
-        same("events handled", _EVENTS, sum(report["handled"] for report in reports))
-        wanted = {"waiting": 0, "claimed": 0, "acked": _EVENTS}
+        count = sum(report["handled"] for report in reports)
+        same("events handled", _EVENTS if what == "drain" else _NAPPING, count)
+        wanted = {"waiting": 0, "claimed": 0, "acked": count}
         same("acknowledgements", wanted, bare_queue.states(connection))
     return elapsed, max(report["longest"] for report in reports)

@@ -7,9 +7,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bench import bare, bare_queue
 from bench.measure import Amount, Figure, Ratio, progress, same, seconds
-from bench.orders import BOOKING, NOTHING, booking, build, copied, nothing, open_orders, unlimited
+from ontologia.bench import bare_queue
+from ontologia.bench import bare_state as bare
+from ontologia.bench.orders import (
+    BOOKING,
+    NOTHING,
+    booking,
+    build,
+    copied,
+    nothing,
+    open_orders,
+    unlimited,
+)
 
 _BACKLOG = 10_000
 _LARGE = 100_000

@@ -11,9 +11,11 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench import bare, bare_queue, crowd, drains, latency, retained
+from bench import crowd, drains, latency, retained
 from bench.measure import Figure, Ratio, compare, same
-from bench.orders import NOTHING, build, copied, fields, open_orders, placed
+from ontologia.bench import bare_queue
+from ontologia.bench import bare_state as bare
+from ontologia.bench.orders import NOTHING, build, copied, fields, open_orders, placed
 
 _COMMITS = 20
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from random import Random
 
 from bench.measure import Amount, Figure, Ratio, progress, quantile, same, seconds
-from bench.orders import NOTHING, Order, build, open_orders, placed
 from bench.processes import Worker, stopped
 from ontologia import Session
+from ontologia.bench.orders import NOTHING, Order, build, open_orders, placed
 
 _SAMPLES = 150
 _WARM = 10

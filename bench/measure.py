@@ -7,13 +7,12 @@ and tells how much of the difference is noise.
 
 from __future__ import annotations
 
-import gc
-import statistics
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
+
+from ontologia.bench.measure import progress, quantile, same, seconds
+
+__all__ = ["progress", "quantile", "same", "seconds"]  # the rest of what the parts measure with
 
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 HEADINGS = f"{'figure':<58}{'bare, median (best)':>20}{'ours, median (best)':>21}{'ratio (best)':>15}  goal"
@@ -148,13 +147,6 @@ class Note:
 Figure = Ratio | Count | Amount | Note
 
 
-def quantile(values: list[float], share: float) -> float:
-    """The median for 0.5, and so on."""
-    if share == 0.5:
-        return statistics.median(values)
-    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
-
-
 def _line(figure: Ratio | Count | Amount, bare: str, ours: str, ratio: str) -> str:
     verdict = "-"
     if figure.allowed:
@@ -171,36 +163,3 @@ def compare(
         figure.bare.append(seconds(bare))
         figure.ours.append(seconds(ours))
     return figure
-
-
-def seconds(work: Callable[[], object]) -> float:
-    """How long `work` takes. Its result is freed after the clock has stopped.
-
-    The garbage collector runs as it does for a user, but does not see what the benchmark holds.
-    """
-    gc.collect()
-    gc.freeze()
-    try:
-        started = time.perf_counter()
-        result = work()
-        elapsed = time.perf_counter() - started
-    finally:
-        gc.unfreeze()
-    del result
-    return elapsed
-
-
-def same(what: str, wanted: object, found: object) -> None:
-    """Stop here if the two sides do not give the same answer: their times would mean nothing."""
-    if wanted != found:
-        shown = f"{str(wanted)[:300]}\n{str(found)[:300]}"
-        raise SystemExit(f"{what}: these two differ, so nothing was measured\n{shown}")
-
-
-@contextmanager
-def progress(what: str) -> Iterator[None]:
-    """Say on stderr what is being done, and how long it took."""
-    print(f"  {what} ...", end="", file=sys.stderr, flush=True)
-    started = time.perf_counter()
-    yield
-    print(f" {time.perf_counter() - started:.1f} s", file=sys.stderr, flush=True)

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import bare, bare_queue
 from bench.measure import Figure, Ratio, Speed, compare, progress, same, seconds
-from bench.orders import (
+from ontologia.bench import bare_queue
+from ontologia.bench import bare_state as bare
+from ontologia.bench.orders import (
     NAMESPACE,
     NOTHING,
     TYPE,

@@ -9,9 +9,11 @@ from typing import Any
 
 import apsw
 
-from bench import bare, statements
+from bench import statements
 from bench.measure import Count, Figure, Ratio, compare, same
-from bench.shop import (
+from ontologia import Session
+from ontologia.bench import bare_state as bare
+from ontologia.bench.shop import (
     CUSTOMERS,
     SUBSCRIPTIONS,
     TIER_SIZE,
@@ -22,7 +24,6 @@ from bench.shop import (
     open_shop,
     tier,
 )
-from ontologia import Session
 
 _KEYS = 1_000
 _TIERS = 50

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from bench import statements
 from bench.measure import Count, Figure, Ratio, progress, same, seconds
-from bench.orders import NAMESPACE, NOTHING, TYPE, announce, build, open_orders
 from ontologia import Session
+from ontologia.bench.orders import NAMESPACE, NOTHING, TYPE, announce, build, open_orders
 from ontologia.store.events.leases import Done
 from ontologia.store.rows import Claim
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench import reads, writes
 from bench.measure import Figure
-from bench.shop import VERSIONS, build
+from ontologia.bench.shop import VERSIONS, build
 
 
 def figures() -> Iterator[Figure]:

@@ -6,30 +6,16 @@ import sys
 import time
 from typing import Any
 
-import orjson
-
-from bench.orders import NOTHING, OrderPlaced, open_orders, unlimited
+from bench.processes import begin, say
 from ontologia import HandlerContext, on_event
+from ontologia.bench.contenders.base import NAP
+from ontologia.bench.orders import NOTHING, OrderPlaced, open_orders, unlimited
 from ontologia.store.events.claims import Claims
-
-NAP = 0.002
-"""How long a handler sleeps that sleeps."""
 
 
 def main() -> None:
     what, where = sys.argv[1:]
     {"listen": _listen, "drain": _drain, "nap": _nap}[what](where)
-
-
-def say(value: Any) -> None:
-    sys.stdout.buffer.write(orjson.dumps(value) + b"\n")
-    sys.stdout.buffer.flush()
-
-
-def begin() -> str:
-    """Say that all is open, and wait for the signal, which may bring an order."""
-    say("open")
-    return sys.stdin.readline()
 
 
 def _listen(where: str) -> None:

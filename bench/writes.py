@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bench import bare, statements
+from bench import statements
 from bench.measure import Count, Figure, Ratio, compare, progress, same, seconds
-from bench.shop import CUSTOMERS, Customer, open_shop, rows
+from ontologia.bench import bare_state as bare
+from ontologia.bench.shop import CUSTOMERS, Customer, open_shop, rows
 
 _ROUNDS = 5
 _SINGLE = 50

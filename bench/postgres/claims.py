@@ -8,38 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
 
 from bench import retained
 from bench.measure import Figure, Ratio, progress, same
-from bench.orders import NAMESPACE, TYPE, announce, open_orders, placed
-from bench.postgres.contenders import make_orders
 from bench.postgres.server import Databases
 from bench.retained import LIMIT
-from ontologia.clock import to_text
-from ontologia.schema.event import payload_of
+from ontologia.bench.orders import announce, finish_on_postgres, make_orders, open_orders
 
 _FINISHED = 300_000
 _EVENTS = 20_000
 _LATE = 50
 """The last claims of the drain, which count."""
-
-_EVENT_ROWS = (
-    "INSERT INTO ontologia.events(id, namespace, type, payload, created_at, root_event_id, "
-    "correlation_id) SELECT id, %(namespace)s, %(type)s, %(payload)s, "
-    "left(%(then)s, 20) || lpad(n::text, 6, '0') || '+00:00', id, id FROM (SELECT n, "
-    "'01990000-' || lpad(to_hex(n / 65536), 4, '0') || '-7000-8000-' || lpad(to_hex(n), 12, '0') "
-    "AS id FROM generate_series(1, %(count)s) AS n) AS numbered"
-)
-_CLAIM_ROWS = (
-    "INSERT INTO ontologia.event_claims(event_id, handler_id, session_id, claimed_at, lease_until, "
-    "ack_at, available_at, consumer_id, lease_token, read_commit, started_at) "
-    "SELECT e.id, c.name, 'bench', e.created_at, e.created_at, e.created_at, e.created_at, c.id, "
-    "'token', 0, e.created_at FROM ontologia.events e CROSS JOIN ontologia.consumers c"
-)
 
 
 def figures(databases: Databases) -> Iterator[Figure]:
@@ -55,11 +37,7 @@ def figures(databases: Databases) -> Iterator[Figure]:
 def _with_finished(uri: str) -> None:
     """Events of the last hour that the handler has acknowledged, in bulk."""
     make_orders(uri)
-    then = to_text(datetime.now(UTC) - timedelta(hours=1))
-    row = {"namespace": NAMESPACE, "type": TYPE, "payload": payload_of(placed(1)), "then": then}
-    with psycopg.connect(uri) as connection:
-        connection.execute(_EVENT_ROWS, row | {"count": _FINISHED})
-        connection.execute(_CLAIM_ROWS)
+    finish_on_postgres(uri, _FINISHED)
 
 
 def _beside_snapshot(databases: Databases) -> Ratio:

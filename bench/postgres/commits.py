@@ -7,11 +7,10 @@ from contextlib import ExitStack
 from time import perf_counter
 
 from bench.measure import Figure, Speed, progress, same, seconds
-from bench.orders import BOOKING, announce, booking, open_orders, unlimited
-from bench.postgres import bare
-from bench.postgres.contenders import make_orders
 from bench.postgres.server import Databases
 from bench.processes import Worker, start
+from ontologia.bench import bare_postgres as bare
+from ontologia.bench.orders import BOOKING, announce, booking, make_orders, open_orders, unlimited
 
 _BOOKED = 1_000
 _WRITTEN = 2_000

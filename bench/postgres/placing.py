@@ -10,7 +10,6 @@ import psycopg
 
 from bench.measure import Figure, Speed, progress, same, seconds
 from bench.postgres.contenders import Bare, Contender, Ours, Producer
-from bench.postgres.rivals import PgQueuer, Procrastinate
 from bench.postgres.server import Databases
 
 _SINGLES = 100
@@ -30,7 +29,7 @@ def figures(databases: Databases) -> Iterator[Figure]:
 def _stored(
     databases: Databases, title: str, work: Callable[[Producer], None], count: int
 ) -> Iterator[Speed]:
-    contenders: tuple[Contender, ...] = (Bare(), Ours(), PgQueuer(), Procrastinate())
+    contenders: tuple[Contender, ...] = (Bare(), Ours())
     times: dict[str, list[float]] = {each.name: [] for each in contenders}
     uris = {each.name: databases.uri(databases.made(each.make)) for each in contenders}
     with ExitStack() as stack, progress(f"{title}, {_ROUNDS} rounds"):
@@ -46,7 +45,4 @@ def _stored(
         with psycopg.connect(uris[each.name]) as connection:
             [[stored]] = connection.execute(each.stored).fetchall()
         same(f"events that {each.name} stored", (_ROUNDS + 1) * count, stored)
-    ours, bare = times.pop(Ours.name), times.pop(Bare.name)
-    yield Speed(f"storing {title}", per=count, bare=bare, ours=ours)
-    for name, others in times.items():
-        yield Speed(f"  beside {name}", per=count, bare=others, ours=ours)
+    yield Speed(f"storing {title}", per=count, bare=times[Bare.name], ours=times[Ours.name])

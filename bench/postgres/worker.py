@@ -1,13 +1,13 @@
-"""A process of a contender, or one that writes: `python -m bench.postgres.worker`."""
+"""A process of bare, or one that writes: `python -m bench.postgres.worker`."""
 
 from __future__ import annotations
 
 import os
 import sys
 
-from bench.orders import Order, open_orders
-from bench.postgres.contenders import Bare, HasDrain
-from bench.worker import begin, say
+from bench.postgres.contenders import Bare
+from bench.processes import begin, say
+from ontologia.bench.orders import Order, open_orders
 
 
 def main() -> None:
@@ -15,15 +15,7 @@ def main() -> None:
     if what == "write":
         _write(uri)
     else:
-        say({"handled": _contender(what).drain(uri)})
-
-
-def _contender(name: str) -> HasDrain:
-    if name == Bare.name:
-        return Bare()
-    from bench.postgres.rivals import PgQueuer, Procrastinate
-
-    return {each.name: each() for each in (Procrastinate, PgQueuer)}[name]
+        say({"handled": Bare().drain(uri)})
 
 
 def _write(uri: str) -> None:

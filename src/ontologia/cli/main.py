@@ -15,6 +15,7 @@ import typer
 
 from ontologia.cli import (
     ask,
+    bench,
     commits,
     copy,
     demo,
@@ -44,6 +45,7 @@ app = Commands(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+app.command("bench")(bench.bench)
 app.command("call")(ask.call)
 app.command("copy")(copy.copy)
 app.command("demo")(demo.demo)

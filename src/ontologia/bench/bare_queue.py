@@ -6,7 +6,8 @@ and no fences, and its events are handed out already.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from itertools import count
 from typing import Any, NamedTuple
@@ -14,13 +15,16 @@ from typing import Any, NamedTuple
 import apsw
 import orjson
 
-from bench.orders import NAMESPACE, TYPE
+from ontologia.bench.contents import NAMESPACE, TYPE
 
 BATCH = 100
+"""Events in a claim."""
 _SORTED = orjson.OPT_SORT_KEYS
 SESSION = "01990000-0000-7000-8000-000000000000"
 FAR = "9999-01-01T00:00:00.000000+00:00"
 _numbers = count(1)
+_PROCESS = f"019a{os.getpid() % 65536:04x}"
+"""Ids are after those of events that were put there in bulk, and differ between processes."""
 
 _EVENT = (
     "INSERT INTO events(id, namespace, type, payload, created_at, priority, root_event_id, "
@@ -38,6 +42,7 @@ _CLAIM = (
     "INSERT INTO event_claims(event_id, handler_id, session_id, claimed_at, lease_until, "
     "available_at, consumer_id, lease_token, due_at) VALUES (?1, ?2, ?3, ?4, ?5, ?4, ?6, ?3, ?5)"
 )
+_ANY = "SELECT EXISTS (SELECT 1 FROM ready WHERE consumer_id = ?), EXISTS (SELECT 1 FROM incoming)"
 _ACK = "UPDATE event_claims SET ack_at = ?, due_at = NULL WHERE event_id = ? AND handler_id = ?"
 
 
@@ -62,6 +67,16 @@ def announce(connection: apsw.Connection, fields: dict[str, Any]) -> None:
     connection.execute("BEGIN IMMEDIATE")
     connection.execute(_EVENT, (event_id, NAMESPACE, TYPE, payload, now))
     connection.execute("INSERT INTO incoming(event_id) VALUES (?)", (event_id,))
+    connection.execute("COMMIT")
+
+
+def announce_all(connection: apsw.Connection, contents: Iterable[dict[str, Any]]) -> None:
+    """Store many, in one hard transaction."""
+    now = now_text()
+    rows = [(new_id(), payload_of(fields)) for fields in contents]
+    connection.execute("BEGIN IMMEDIATE")
+    connection.executemany(_EVENT, [(key, NAMESPACE, TYPE, text, now) for key, text in rows])
+    connection.executemany("INSERT INTO incoming(event_id) VALUES (?)", [row[:1] for row in rows])
     connection.execute("COMMIT")
 
 
@@ -95,12 +110,35 @@ def drain(queue: Queue) -> int:
     """Two transactions for each batch: one claims, one acknowledges."""
     done = 0
     while taken := take(queue, durable=queue.durable):
-        begin(queue.connection, durable=queue.durable)
-        now = now_text()
-        queue.connection.executemany(_ACK, [(now, each[0], queue.handler) for each in taken])
-        queue.connection.execute("COMMIT")
+        acknowledge(queue, taken, [], durable=queue.durable)
         done += len(taken)
     return done
+
+
+def acknowledge(
+    queue: Queue, taken: list[tuple[str, Any]], following: list[dict[str, Any]], *, durable: bool
+) -> None:
+    """End these events, and store those that follow from them, ready to be taken."""
+    connection, now = queue.connection, now_text()
+    begin(connection, durable=durable)
+    connection.executemany(_ACK, [(now, each[0], queue.handler) for each in taken])
+    if following:
+        rows = [(new_id(), payload_of(fields)) for fields in following]
+        connection.executemany(_EVENT, [(key, NAMESPACE, TYPE, text, now) for key, text in rows])
+        connection.executemany(
+            "INSERT INTO ready(consumer_id, priority, created_at, event_id, type) "
+            "VALUES (?, 100, ?, ?, ?)",
+            [(queue.consumer, now, key, TYPE) for key, _ in rows],
+        )
+    connection.execute("COMMIT")
+
+
+def look(queue: Queue) -> bool:
+    """Whether anything is ready, once what came in was handed out."""
+    [[ready, incoming]] = queue.connection.execute(_ANY, (queue.consumer,))
+    if incoming and not ready:
+        hand_out(queue.connection, queue.consumer)
+    return bool(ready or incoming)
 
 
 def book(queue: Queue) -> int:
@@ -108,12 +146,12 @@ def book(queue: Queue) -> int:
     done = 0
     while taken := take(queue, durable=False):
         for event_id, fields in taken:
-            _book_one(queue, event_id, fields)
+            book_one(queue, event_id, fields)
         done += len(taken)
     return done
 
 
-def _book_one(queue: Queue, event_id: str, fields: dict[str, Any]) -> None:
+def book_one(queue: Queue, event_id: str, fields: dict[str, Any]) -> None:
     connection, now = queue.connection, now_text()
     key, text, metadata = version_of(fields, event_id, queue.handler)
     begin(connection, durable=True)
@@ -172,7 +210,7 @@ def payload_of(fields: dict[str, Any]) -> str:
 
 
 def new_id() -> str:
-    return f"01990000-0000-7000-8000-{next(_numbers):012x}"
+    return f"{_PROCESS}-0000-7000-8000-{next(_numbers):012x}"
 
 
 def now_text() -> str:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from bench import bare
-from ontologia import Entity, Event, Field, HandlerContext, OntologiaConfig, Session, on_event
+from ontologia.bench import bare_state as bare
+from ontologia.bench.contents import BOOKING, NAMESPACE, NOTHING, TYPE, fields
 from ontologia.clock import to_text
-from ontologia.delivery.lineage import Lineage
-from ontologia.schema.event import payload_of
+from ontologia.config import OntologiaConfig
+from ontologia.runtime.context import HandlerContext
+from ontologia.runtime.handlers import on_event
+from ontologia.runtime.session import Session
+from ontologia.schema.entity import Entity
+from ontologia.schema.event import Event, payload_of
+from ontologia.schema.field import Field
 
-NAMESPACE = "default"
-NOTHING, BOOKING = "bench:nothing", "bench:booking"
-"""The names of the handlers."""
+__all__ = ["BOOKING", "NAMESPACE", "NOTHING", "TYPE", "fields"]  # beside what is defined here
 
 
 class OrderPlaced(Event):
@@ -26,13 +30,18 @@ class OrderPlaced(Event):
     items: Field[list[str]] = Field(default_factory=list)
 
 
+class OrderPaid(OrderPlaced):
+    """The second event of a chain."""
+
+
+class OrderShipped(OrderPlaced):
+    """The last event of a chain."""
+
+
 class Order(Entity):
     id: Field[str] = Field(primary_key=True)
     customer: Field[str]
     total: Field[float]
-
-
-TYPE = OrderPlaced.__event_type__
 
 
 @on_event(OrderPlaced, name=NOTHING)
@@ -58,13 +67,10 @@ def open_orders(where: str | Path, config: OntologiaConfig | None = None) -> Ses
     return Session(str(where), entity_types=[Order], config=config)
 
 
-def fields(number: int) -> dict[str, Any]:
-    return {
-        "order_id": f"o{number:06d}",
-        "customer": f"c{number % 997:06d}",
-        "total": number + 0.5,
-        "items": ["apple", "pear"],
-    }
+def make_orders(where: str, handler: str = NOTHING) -> None:
+    """The tables of the store, and a consumer."""
+    with open_orders(where) as session:
+        session.event_store.consumers.register(NAMESPACE, handler, [TYPE])
 
 
 def placed(number: int) -> OrderPlaced:
@@ -72,11 +78,13 @@ def placed(number: int) -> OrderPlaced:
 
 
 def announce(session: Session, count: int) -> None:
-    """Store this many events in one transaction, through the log that every commit uses."""
-    events = session.event_store
-    rows = [events.log.row(placed(number), NAMESPACE, Lineage()) for number in range(count)]
-    with events.transaction() as tx:
-        events.log.add(tx, rows)
+    """Store this many events in one transaction."""
+    announce_all(session, map(fields, range(count)))
+
+
+def announce_all(session: Session, contents: Iterable[dict[str, Any]]) -> None:
+    """Store these events in one transaction."""
+    session.commit(event=[OrderPlaced(**each) for each in contents])
 
 
 def build(path: Path, count: int, *, handler: str, finished: int = 0) -> Path:
@@ -84,7 +92,7 @@ def build(path: Path, count: int, *, handler: str, finished: int = 0) -> Path:
     with open_orders(path) as session:
         session.event_store.consumers.register(NAMESPACE, handler, [TYPE])
         if finished:
-            _finish(path, finished, handler)
+            finish(path, finished, handler)
         announce(session, count)
     return path
 
@@ -93,8 +101,8 @@ _IDS = "printf('01990000-%04x-7000-8000-%012x', n / 65536, n)"
 _NUMBERS = "WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < ?)"
 
 
-def _finish(path: Path, count: int, handler: str) -> None:
-    """Events of the last hour that the handler has acknowledged, in bulk."""
+def finish(path: Path, count: int, handler: str) -> None:
+    """Events of the last hour that the handler has acknowledged, put there in bulk."""
     then = to_text(datetime.now(UTC) - timedelta(hours=1))
     with bare.connected(path) as connection:
         [[consumer]] = connection.execute("SELECT id FROM consumers WHERE name = ?", (handler,))
@@ -113,6 +121,32 @@ def _finish(path: Path, count: int, handler: str) -> None:
             (handler, consumer),
         )
         connection.execute("COMMIT")
+
+
+_EVENT_ROWS = (
+    "INSERT INTO ontologia.events(id, namespace, type, payload, created_at, root_event_id, "
+    "correlation_id) SELECT id, %(namespace)s, %(type)s, %(payload)s, "
+    "left(%(then)s, 20) || lpad(n::text, 6, '0') || '+00:00', id, id FROM (SELECT n, "
+    "'01990000-' || lpad(to_hex(n / 65536), 4, '0') || '-7000-8000-' || lpad(to_hex(n), 12, '0') "
+    "AS id FROM generate_series(1, %(count)s) AS n) AS numbered"
+)
+_CLAIM_ROWS = (
+    "INSERT INTO ontologia.event_claims(event_id, handler_id, session_id, claimed_at, lease_until, "
+    "ack_at, available_at, consumer_id, lease_token, read_commit, started_at) "
+    "SELECT e.id, c.name, 'bench', e.created_at, e.created_at, e.created_at, e.created_at, c.id, "
+    "'token', 0, e.created_at FROM ontologia.events e CROSS JOIN ontologia.consumers c"
+)
+
+
+def finish_on_postgres(uri: str, count: int) -> None:
+    """The same, for every consumer of a store on PostgreSQL."""
+    import psycopg
+
+    then = to_text(datetime.now(UTC) - timedelta(hours=1))
+    row = {"namespace": NAMESPACE, "type": TYPE, "payload": payload_of(placed(1)), "then": then}
+    with psycopg.connect(uri) as connection:
+        connection.execute(_EVENT_ROWS, row | {"count": count})
+        connection.execute(_CLAIM_ROWS)
 
 
 def copied(source: Path, name: str) -> Path:

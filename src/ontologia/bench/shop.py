@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from bench.measure import progress
 from ontologia import Entity, Field, OntologiaConfig, Relation, Session
+from ontologia.bench.measure import progress
 
 CUSTOMERS = 100_000
 TIER_SIZE = 100

@@ -7,15 +7,15 @@ next: one message, one transaction, one wait for the disk.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import orjson
 import psycopg
 
-from bench.bare_queue import BATCH, FAR, SESSION, new_id, now_text, payload_of, version_of
-from bench.orders import NAMESPACE, TYPE, fields
+from ontologia.bench.bare_queue import BATCH, FAR, SESSION, new_id, now_text, payload_of, version_of
+from ontologia.bench.contents import NAMESPACE, TYPE
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -47,6 +47,14 @@ claimed AS (
 SELECT e.id, e.payload FROM picked
  CROSS JOIN LATERAL (SELECT * FROM ontologia.events WHERE id = picked.event_id LIMIT 1) e
 """
+_READY = (
+    "INSERT INTO ontologia.ready(consumer_id, priority, created_at, event_id, type) "
+    "SELECT %s, 100, %s, unnest(%s::text[]), %s"
+)
+_ANY = (
+    "SELECT EXISTS (SELECT 1 FROM ontologia.ready WHERE consumer_id = %s), "
+    "(SELECT MAX(seq) FROM ontologia.incoming) IS NOT NULL"
+)
 _ACK = (
     "UPDATE ontologia.event_claims SET ack_at = %s, due_at = NULL "
     "WHERE handler_id = %s AND event_id = ANY(%s)"
@@ -95,7 +103,7 @@ class Queue(NamedTuple):
 
 
 @contextmanager
-def connected(uri: str) -> Iterator[Connection]:
+def connected(uri: str) -> Generator[Connection]:
     with psycopg.connect(uri, autocommit=True, prepare_threshold=0) as connection:
         yield connection
 
@@ -120,17 +128,17 @@ def places(connection: Connection) -> dict[str, int]:
 # -- storing --------------------------------------------------------------------------------------
 
 
-def announce(connection: Connection, number: int) -> None:
+def announce(connection: Connection, content: dict[str, Any]) -> None:
     """Store one event: one message, one transaction."""
     row = {"id": new_id(), "namespace": NAMESPACE, "type": TYPE, "now": now_text()}
     with connection.pipeline():
-        connection.execute(_EVENT, row | {"payload": payload_of(fields(number))})
+        connection.execute(_EVENT, row | {"payload": payload_of(content)})
         connection.execute("INSERT INTO ontologia.incoming(event_id) VALUES (%s)", (row["id"],))
 
 
-def announce_all(connection: Connection, numbers: Iterable[int]) -> None:
+def announce_all(connection: Connection, contents: Iterable[dict[str, Any]]) -> None:
     """Store many: one transaction, and two statements."""
-    rows = {new_id(): payload_of(fields(number)) for number in numbers}
+    rows = {new_id(): payload_of(content) for content in contents}
     ids, payloads = list(rows), list(rows.values())
     with connection.pipeline():
         connection.execute(_EVENTS, (NAMESPACE, TYPE, now_text(), ids, payloads))
@@ -142,13 +150,28 @@ def announce_all(connection: Connection, numbers: Iterable[int]) -> None:
 # -- handling -------------------------------------------------------------------------------------
 
 
-def take(queue: Queue, finished: list[str]) -> list[tuple[str, Any]]:
-    """Acknowledge the last batch and claim one: ids and decoded events."""
+def look(queue: Queue) -> bool:
+    """Whether anything is ready, once what came in was handed out."""
+    [[ready, incoming]] = queue.connection.execute(_ANY, (queue.consumer,)).fetchall()
+    if incoming and not ready:
+        hand_out(queue)
+    return bool(ready or incoming)
+
+
+def take(
+    queue: Queue, finished: list[str], following: Sequence[dict[str, Any]] = ()
+) -> list[tuple[str, Any]]:
+    """Acknowledge the last batch, with what follows from it, and claim one: ids and events."""
     now = now_text()
     row = {"consumer": queue.consumer, "handler": queue.handler, "most": BATCH}
     with queue.connection.pipeline():
         if finished:
             queue.connection.execute(_ACK, (now, queue.handler, finished))
+        if following:
+            events = {new_id(): payload_of(content) for content in following}
+            ids, payloads = list(events), list(events.values())
+            queue.connection.execute(_EVENTS, (NAMESPACE, TYPE, now, ids, payloads))
+            queue.connection.execute(_READY, (queue.consumer, now, ids, TYPE))
         taken = queue.connection.execute(_TAKE, row | {"session": SESSION, "now": now, "far": FAR})
         rows = taken.fetchall()
     return [(event_id, orjson.loads(payload)) for event_id, payload in rows]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,10 @@ _TIER = (
     "SELECT json(fields) FROM entity_latest WHERE entity_type = 'Customer' "
     "AND json_extract(fields, '$.\"tier\"') = ? ORDER BY entity_key"
 )
+_BY_TIER = (
+    "SELECT json_extract(fields, '$.\"tier\"') AS tier, COUNT(*) FROM entity_latest "
+    "WHERE entity_type = 'Customer' GROUP BY tier"
+)
 _SUBSCRIPTIONS = (
     "SELECT json(r.fields), json(c.fields), json(p.fields) FROM relation_latest AS r "
     "LEFT JOIN entity_latest AS c ON c.entity_type = 'Customer' AND c.entity_key = r.left_key "
@@ -37,7 +41,7 @@ _SUBSCRIPTIONS = (
 
 
 @contextmanager
-def connected(path: Path) -> Iterator[apsw.Connection]:
+def connected(path: Path) -> Generator[apsw.Connection]:
     """A connection with the settings that the store's own have."""
     connection = apsw.Connection(str(path))
     connection.execute("PRAGMA journal_mode=WAL")
@@ -89,6 +93,10 @@ def customers_as_of(connection: apsw.Connection, commit_id: int) -> list[Any]:
 def in_tier(connection: apsw.Connection, name: str) -> list[Any]:
     loads = orjson.loads
     return [loads(text) for (text,) in connection.execute(_TIER, (name,))]
+
+
+def by_tier(connection: apsw.Connection) -> list[Any]:
+    return [{"tier": tier, "n": count} for tier, count in connection.execute(_BY_TIER)]
 
 
 def subscriptions(connection: apsw.Connection) -> list[Any]:
