@@ -1,0 +1,142 @@
+"""What the fixtures of the pytest plugin give to a test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple, TypeVar, cast
+
+from ontologia import codec
+from ontologia.clock import from_text
+from ontologia.config import OntologiaConfig
+from ontologia.runtime.handlers import ordered
+from ontologia.runtime.session import Session
+from ontologia.schema.event import Event, event_of
+from ontologia.store.events.claims import Peek
+from ontologia.store.events.store import fill
+from ontologia.testing.clock import ManualClock
+
+E = TypeVar("E", bound=Event)
+_SEED = 1
+_ALL = 1_000_000
+
+
+def open_session(path: Path, clock: ManualClock) -> Session:
+    """A session on this file, with this clock, and with the same ids in each run."""
+    return Session(str(path), config=OntologiaConfig(clock=clock, random=Random(_SEED)))
+
+
+class Drained(NamedTuple):
+    """What became of the events that handlers were given, counted for each event and handler."""
+
+    done: int
+    failed: int = 0
+    """Waiting for their next attempt."""
+    dead: int = 0
+    """Dead letters now."""
+
+
+class Drain:
+    """Runs handlers on a session, in the thread of the test."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def __call__(
+        self, handlers: Sequence[Callable[..., Any]], *, within: float | timedelta = 0
+    ) -> Drained:
+        """Run until nothing can be claimed, also of what handlers announce on the way.
+
+        What waits for a time (a backoff, a delay, a tick of a schedule that was added to the
+        session) is waited for if it comes within so many seconds: the clock is moved there.
+        """
+        session = self._session
+        length = within if isinstance(within, timedelta) else timedelta(seconds=within)
+        until = session._clock.now() + length
+        before = self._claims()
+        while True:
+            session.run(handlers, max_iterations=1)
+            peek = self._peek(handlers)
+            if peek.claimable:
+                continue  # max_events_per_iteration came first
+            due = self._next(peek)
+            if due is None or due > until:
+                break
+            session._clock.sleep(max(0.0, (due - session._clock.now()).total_seconds()))
+            session._scheduler.fire_due()  # a run begins with the tick after now
+        return _became(before, self._claims())
+
+    def _claims(self) -> dict[tuple[str, str], _Claim]:
+        """What became of each event so far, for each consumer that was given it."""
+        events = self._session.event_store
+        listed = events.list_events(self._session.namespace, limit=_ALL)
+        ids = codec.encode([each["id"] for each in listed])
+        rows = events._database.all(events._sql["claims_of"], {"ids": ids})
+        return {(row[0], row[1]): _Claim(row[3], bool(row[9]), bool(row[10])) for row in rows}
+
+    def _peek(self, handlers: Sequence[Callable[..., Any]]) -> Peek:
+        events, namespace = self._session._store.events, self._session.namespace
+        consumers = [
+            events.consumers.register(namespace, each.id, [each.event_type])
+            for each in ordered(handlers)
+        ]
+        return events.claims.peek(each.id for each in consumers)
+
+    def _next(self, peek: Peek) -> datetime | None:
+        """When something comes due."""
+        times = [self._session._scheduler.next_tick()]
+        times.append(from_text(peek.next_due) if peek.next_due else None)
+        times.append(datetime.fromtimestamp(peek.next_fire, UTC) if peek.next_fire else None)
+        return min((each for each in times if each is not None), default=None)
+
+
+class _Claim(NamedTuple):
+    attempts: int
+    done: bool
+    dead: bool
+
+
+def _became(before: Mapping[Any, _Claim], after: Mapping[Any, _Claim]) -> Drained:
+    new = _Claim(0, done=False, dead=False)
+    changed = [(before.get(key, new), now) for key, now in after.items()]
+    changed = [(was, now) for was, now in changed if was != now]
+    done = sum(now.done for _, now in changed)
+    dead = sum(now.dead for _, now in changed)
+    failed = sum(now.attempts > was.attempts for was, now in changed if not (now.done or now.dead))
+    return Drained(done, failed, dead)
+
+
+class Emitted:
+    """Finds events that are stored in a session's namespace."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def __call__(self, event_cls: type[E]) -> list[E]:
+        """The events of this class, in the order in which they were stored.
+
+        One that was deferred is among them when its time has come.
+        """
+        events, namespace = self._session._store.events, self._session.namespace
+        topic = event_cls.__event_type__
+        entries = events.journal.entries(namespace, topic=topic, limit=_ALL)
+        with events._database.read() as tx:
+            rows = [events.log.get(tx, entry["event_id"]) for entry in entries]
+        return [
+            cast("E", fill(event_of(event_cls, row.payload), row))
+            for row in rows
+            if row is not None
+        ]
+
+
+class DeadLetters:
+    """Finds the dead letters of a session's namespace."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def __call__(self) -> list[dict[str, Any]]:
+        """`event_id type handler attempts last_error failed_at` of each, the newest first."""
+        return self._session.event_store.list_dead_letters(self._session.namespace, limit=_ALL)
