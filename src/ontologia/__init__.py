@@ -1,4 +1,7 @@
-"""Ontologia: typed, versioned state and a durable event bus in one database."""
+"""Ontologia: typed, versioned state and a durable event bus in one database.
+
+PYTEST_DONT_REWRITE, since it brings a plugin: a program that has imported it may start pytest.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

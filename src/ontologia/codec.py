@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from ontologia.errors import InvalidValueError
+from ontologia.errors import InvalidValueError, shown
 
 MAX_DEPTH = 200  # orjson stops at 254; this leaves room for what is wrapped around a value
 _CANONICAL = (
@@ -85,7 +85,7 @@ def _find_fault(value: Any, where: str, depth: int) -> None:
     if kind is str:
         _check_text(value, where)
     elif kind is int and not _INT_MIN <= value <= _INT_MAX:
-        raise InvalidValueError(f"{where}: {value} does not fit in 64 bits")
+        raise InvalidValueError(f"{where}: {shown(value)} does not fit in 64 bits")
     elif kind is float and not math.isfinite(value):
         raise InvalidValueError(f"{where}: {value} is not a JSON number")
     elif kind is dict or kind is list:
@@ -107,7 +107,7 @@ def _find_in_parts(value: dict[Any, Any] | list[Any], where: str, depth: int) ->
     for key, item in value.items():
         if type(key) is not str:
             raise InvalidValueError(
-                f"{where}: key {key!r} is {type(key).__name__}; JSON keys are text"
+                f"{where}: key {shown(key)} is {type(key).__name__}; JSON keys are text"
             )
         _check_text(key, f"{where} key")
         _find_fault(item, f"{where}.{key}", depth + 1)

@@ -23,11 +23,13 @@ from pydantic_settings import (
 )
 
 from ontologia.clock import Clock
-from ontologia.errors import ConfigError
+from ontologia.errors import ConfigError, shown
 
 _PREFIX = "ONTOLOGIA_"
-_Positive = Annotated[int, Setting(gt=0)]
-_NotNegative = Annotated[int, Setting(ge=0)]
+_MOST = 100 * 365 * 24 * 3600 * 1000
+"""A hundred years in milliseconds: longer, clocks and locks do not count."""
+_Positive = Annotated[int, Setting(gt=0, le=_MOST)]
+_NotNegative = Annotated[int, Setting(ge=0, le=_MOST)]
 
 
 class OntologiaConfig(BaseSettings):
@@ -46,7 +48,7 @@ class OntologiaConfig(BaseSettings):
     """Namespace of a session that names none."""
 
     lock_timeout_ms: _NotNegative = 5_000
-    """How long a commit waits for other writers before LockContentionError."""
+    """How long a commit waits for other writers before `LockContentionError`."""
     migration_lock_timeout_ms: _NotNegative = 10_000
     """The same for migrations and other long writes."""
     statement_timeout_ms: _NotNegative = 600_000
@@ -54,14 +56,14 @@ class OntologiaConfig(BaseSettings):
     lock_lease_ms: _Positive = 30_000
     """Lease of a long write; renewed every third of it while the write lives."""
     commit_max_retries: _NotNegative = 3
-    """How often a backend repeats a commit that lost against another."""
+    """How often a commit that lost against another is repeated; SQLite never needs to."""
     max_batch_size: _Positive = 10_000
     """The most objects one commit may hold."""
 
     event_poll_interval_ms: _NotNegative = 1_000
     """Pause of the loop after `max_events_per_iteration`; 0 lifts the rate limit."""
     event_claim_limit: _Positive = 100
-    """The most events one handler claims at a time."""
+    """The most events one handler claims at a time; 10 to 50 where many sessions share the work."""
     max_events_per_iteration: _Positive = 1_000
     """The most events, over all handlers, between two pauses of the loop."""
     event_claim_lease_ms: _Positive = 30_000
@@ -90,12 +92,12 @@ class OntologiaConfig(BaseSettings):
     """How long a stopping session waits for coroutines and worker threads that are running."""
 
     default_message_broker_provider: Annotated[str, Setting(min_length=1)] = "store"
-    """Where named events are queued: store, inmemory, or none for nowhere."""
+    """Where named events are queued: `store`, `inmemory`, or `none` for nowhere."""
 
     clock: Annotated[Any, Setting(exclude=True)] = None
-    """The clock of everything; the machine's unless a test gives another."""
+    """The clock of everything, by keyword only; `ontologia.testing.ManualClock` for tests."""
     random: Annotated[Random | None, Setting(exclude=True)] = None
-    """The source of randomness; the machine's unless a test gives a seeded one."""
+    """The source of randomness, by keyword only; a seeded `random.Random` for tests."""
 
     def __init__(self, **values: Any) -> None:
         _refuse_unknown_environment(type(self))
@@ -162,7 +164,7 @@ def _explain(error: ValidationError, config: type[OntologiaConfig]) -> str:
         if problem["type"] == "extra_forbidden":
             lines.append(f"{name} is not a setting{_nearest(name, config)}")
         else:
-            lines.append(f"{name}: {problem['msg']}, got {problem['input']!r}")
+            lines.append(f"{name}: {problem['msg']}, got {shown(problem['input'])}")
     return "; ".join(lines)
 
 

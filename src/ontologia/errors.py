@@ -76,6 +76,14 @@ class OntologiaError(Exception):
         return _remade, (type(self), self.args, self.__dict__)
 
 
+def shown(value: object) -> str:
+    """A value as a message shows it. Some cannot be: Python writes no integer of 5,000 digits."""
+    try:
+        return repr(value)
+    except Exception:  # noqa: BLE001 - a message about a value must not fail because of it
+        return f"<{type(value).__name__} that cannot be shown>"
+
+
 def _remade(
     cls: type[OntologiaError], args: tuple[Any, ...], facts: dict[str, Any]
 ) -> OntologiaError:
@@ -156,7 +164,7 @@ class HeadMismatchError(OntologiaError, RuntimeError):
     ) -> None:
         self.expected, self.actual, self.max_retries = expected, actual, max_retries
         what = (
-            f"expected head {expected!r}, the store is at {actual}"
+            f"expected head {shown(expected)}, the store is at {actual}"
             if max_retries is None
             else f"the commit lost against others {max_retries} times"
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ontologia import OntologiaConfig, Session
+from ontologia import Session
 from ontologia.query import EntityQuery, GroupedQuery, PathQuery, RelationQuery
 from ontologia.schema.expression import Expr
 from tests.shop import Customer, Product, Subscription
@@ -23,16 +23,6 @@ def public_methods(cls: type) -> set[str]:
 
 def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
-
-
-def test_every_setting_is_documented_with_its_default():
-    page = (DOCS / "reference/settings.md").read_text()
-    rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", page, re.MULTILINE))
-
-    assert rows.keys() == OntologiaConfig.model_fields.keys()
-    for name, field in OntologiaConfig.model_fields.items():
-        if field.default is not None:
-            assert rows[name].strip("`") == str(field.default), name
 
 
 def test_every_method_of_a_session_is_documented():

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 
-from ontologia.errors import ConfigError
+from ontologia.errors import ConfigError, shown
 from ontologia.schema.event import Event, payload_of
 
 _FIELDS = 5
@@ -30,7 +30,7 @@ class Schedule:
             raise TypeError(f"a schedule announces an event, got {event!r}")
         if not isinstance(cron, str) or len(cron.split()) != _FIELDS:
             raise ConfigError(
-                f"{cron!r} is no cron expression",
+                f"{shown(cron)} is no cron expression",
                 hint="Five fields: minute, hour, day of month, month, day of week; "
                 "'0 2 * * *' is every day at 02:00.",
             )

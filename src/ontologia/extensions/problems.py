@@ -45,7 +45,10 @@ def got(value: Any) -> str:
     """A value as a message shows it."""
     if value is None:
         return "nothing"
-    shown = _SHORT.repr(value)  # never all of it: aliases make a few lines of YAML endless
+    try:
+        shown = _SHORT.repr(value)  # never all of it: aliases make a few lines of YAML endless
+    except ValueError:  # Python writes no integer of 5,000 digits
+        shown = f"<{type(value).__name__} that cannot be shown>"
     return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}…"
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Generic, NoReturn, Protocol, Self, TypeVar, cast
 
-from ontologia.errors import QueryError, QueryTypeError
+from ontologia.errors import QueryError, QueryTypeError, shown
 from ontologia.query import aggregates
 from ontologia.query.aggregates import Aggregate, GroupOrder
 from ontologia.query.question import Question, both, group_name
@@ -295,5 +295,5 @@ class GroupedQuery:
 
 def _whole(what: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
-        raise QueryTypeError(f"{what} takes a whole number from 0 on, got {value!r}")
+        raise QueryTypeError(f"{what} takes a whole number from 0 on, got {shown(value)}")
     return value

@@ -30,6 +30,7 @@ from ontologia.errors import (
     ReadOnlyError,
     SchemaOutdatedError,
     SessionClosedError,
+    shown,
 )
 from ontologia.ids import Ids
 from ontologia.migration.apply import Migration
@@ -427,7 +428,7 @@ class Session:
         self._check_open()
         for name, value in (("limit", limit), ("since", 0 if since is None else since)):
             if not 0 <= _number(name, value, "a whole number from 0 on") <= _MOST:
-                raise QueryError(f"{name} takes a whole number from 0 on, got {value!r}")
+                raise QueryError(f"{name} takes a whole number from 0 on, got {shown(value)}")
         return [_as_dict(row) for row in self._store.list_commits(limit=limit, since=since)]
 
     def get_commit(self, commit_id: int) -> dict[str, Any] | None:
@@ -460,7 +461,7 @@ class Session:
         head = self.head
         for commit_id in (a, b):
             if not 0 <= _number("diff", commit_id) <= head:
-                raise QueryError(f"there is no commit {commit_id}; the store is at {head}")
+                raise QueryError(f"there is no commit {shown(commit_id)}; the store is at {head}")
         changes = self._store.changes_between(min(a, b), max(a, b))
         return self._deltas.make(changes if a <= b else map(_reversed, changes))
 
@@ -629,7 +630,7 @@ def _namespace(given: str | None, config: OntologiaConfig) -> str:
         return config.default_namespace
     if not isinstance(given, str) or not 0 < len(given) <= _LONGEST_NAME:
         raise ConfigError(
-            f"a namespace is text of 1 to {_LONGEST_NAME} characters, got {given!r:.300}"
+            f"a namespace is text of 1 to {_LONGEST_NAME} characters, got {shown(given):.300}"
         )
     codec.check(given, "namespace")
     return given
@@ -638,7 +639,7 @@ def _namespace(given: str | None, config: OntologiaConfig) -> str:
 def _number(what: str, value: object, kind: str = "commit numbers") -> int:
     """A caller's commit number; one that is no number is refused, one that is none's is not."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise QueryError(f"{what} takes {kind}, got {value!r}")
+        raise QueryError(f"{what} takes {kind}, got {shown(value)}")
     return value
 
 

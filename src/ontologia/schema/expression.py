@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, NamedTuple, NoReturn, TypeAlias, TypeVar
 
-from ontologia.errors import QueryError, QueryTypeError
+from ontologia.errors import QueryError, QueryTypeError, shown
 from ontologia.schema.fieldtype import ANY, FieldType, Kind
 from ontologia.schema.pattern import check_pattern
 
@@ -343,10 +343,10 @@ def _split(dotted: str, label: str) -> tuple[Step, ...]:
 
 def _step(step: object, label: str) -> Step:
     if isinstance(step, bool) or not isinstance(step, str | int):
-        raise QueryError(f"{label}: a step is text or a number, got {step!r}")
+        raise QueryError(f"{label}: a step is text or a number, got {shown(step)}")
     if isinstance(step, int):
         if not 0 <= step < 2**31:
-            raise QueryError(f"{label}: a list position counts from 0, got {step}")
+            raise QueryError(f"{label}: a list position counts from 0, got {shown(step)}")
         return step
     if not step:
         raise QueryError(f"{label}: a path has an empty step", hint="Write 'a.b', not 'a..b'.")

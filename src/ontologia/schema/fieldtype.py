@@ -31,7 +31,7 @@ import orjson
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter
 
 from ontologia import codec
-from ontologia.errors import InvalidValueError, QueryTypeError
+from ontologia.errors import InvalidValueError, QueryTypeError, shown
 
 Kind: TypeAlias = Literal["text", "number", "bool", "decimal", "json"]
 """How a value compares: as text, as a number, as a truth value, as an exact decimal, or by the
@@ -74,7 +74,9 @@ class FieldType:
             stored = self.encode(value) if self.encode is not None else value
             codec.check(stored, label)
         except (ValueError, OverflowError, ArithmeticError) as error:
-            raise QueryTypeError(f"{label} cannot be compared with {value!r}: {error}") from error
+            raise QueryTypeError(
+                f"{label} cannot be compared with {shown(value)}: {error}"
+            ) from error
         return stored
 
 
@@ -87,7 +89,7 @@ def _wrong(label: object, field_type: FieldType, value: Any) -> QueryTypeError:
         )
     return QueryTypeError(
         f"{label} is {name_of(field_type.annotation)} and cannot be compared with "
-        f"{type(value).__name__} {value!r}"
+        f"{type(value).__name__} {shown(value)}"
     )
 
 

@@ -16,7 +16,7 @@ from pydantic import ConfigDict, ValidationError
 from pydantic.dataclasses import dataclass as validated
 
 from ontologia import codec
-from ontologia.errors import DefinitionError, InvalidValueError, QueryError
+from ontologia.errors import DefinitionError, InvalidValueError, QueryError, shown
 from ontologia.schema.annotations import resolve_fields
 from ontologia.schema.expression import Column, Expr, Path, Side
 from ontologia.schema.field import MISSING, Field
@@ -360,7 +360,7 @@ class Shape:
             elif problem["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
                 problems.append(f"{place} is not a field (it has {', '.join(self.fields)})")
             else:
-                problems.append(f"{place}: {problem['msg']}, got {problem['input']!r}")
+                problems.append(f"{place}: {problem['msg']}, got {shown(problem['input'])}")
         return f"{self.name}: " + "; ".join(problems)
 
     # -- values out and back ----------------------------------------------------------------------

@@ -89,6 +89,8 @@ def _is_postgres(uri: str) -> bool:
 def _sqlite_path(uri: str) -> str:
     if not isinstance(uri, str) or not uri or "\0" in uri:
         raise StoreOpenError(f"{uri!r} names no database", hint="Give a path like app.db.")
+    if not uri.isascii():
+        _check_unicode(uri)
     scheme = _SCHEME.match(uri)
     if scheme is None:
         if uri.startswith(("file:", "sqlite:")):
@@ -116,3 +118,14 @@ def _sqlite_path(uri: str) -> str:
             hint=f"Three slashes for a relative path: sqlite:///{rest}.",
         )
     return rest[1:]
+
+
+def _check_unicode(path: str) -> None:
+    """Linux allows any bytes in the name of a file, which Python shows as halves of letters."""
+    try:
+        path.encode()
+    except UnicodeEncodeError as error:
+        raise StoreOpenError(
+            f"{path!r} is no UTF-8, and SQLite opens no such file",
+            hint="Give the file, or its folder, another name.",
+        ) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ontologia import codec
-from ontologia.errors import InvalidValueError
+from ontologia.errors import InvalidValueError, shown
 from ontologia.schema.event import Event
 
 LONGEST_NAME = 200
@@ -17,7 +17,9 @@ _LONGEST_LEASE_MS = 365 * 24 * 3600 * 1000
 def name(what: str, value: Any, longest: int = LONGEST_NAME) -> str:
     """Text that is not empty, not long, and that every database can keep."""
     if not isinstance(value, str) or not 0 < len(value) <= longest:
-        raise InvalidValueError(f"{what} is text of 1 to {longest} characters, got {value!r:.300}")
+        raise InvalidValueError(
+            f"{what} is text of 1 to {longest} characters, got {shown(value):.300}"
+        )
     codec.check(value, what)
     return value
 
@@ -26,7 +28,7 @@ def whole(what: str, value: Any, least: int, most: int) -> int:
     """A whole number within bounds."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise InvalidValueError(
-            f"{what} is a whole number from {least} to {most}, got {value!r:.300}"
+            f"{what} is a whole number from {least} to {most}, got {shown(value):.300}"
         )
     return value
 
@@ -46,7 +48,9 @@ def limit(value: Any) -> int:
 def lease_ms(value: Any) -> float:
     """The length of a lease."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidValueError(f"lease_ms is a number, got {value!r:.300}")
+        raise InvalidValueError(f"lease_ms is a number, got {shown(value):.300}")
     if not 0 < value <= _LONGEST_LEASE_MS:
-        raise InvalidValueError(f"lease_ms is more than 0 and at most a year, got {value!r:.300}")
+        raise InvalidValueError(
+            f"lease_ms is more than 0 and at most a year, got {shown(value):.300}"
+        )
     return value

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from ontologia import codec
 from ontologia.clock import Clock, from_text, stamps_of, to_text
 from ontologia.delivery.lineage import Lineage
-from ontologia.errors import InvalidValueError
+from ontologia.errors import InvalidValueError, shown
 from ontologia.ids import Ids
 from ontologia.schema.event import Event, payload_of
 from ontologia.store.database import Tx
@@ -334,12 +334,12 @@ def fire_time(
     seconds: Any = delay.total_seconds() if isinstance(delay, timedelta) else delay
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
         raise InvalidValueError(
-            f"delay= takes seconds or a timedelta, not negative, got {delay!r}",
+            f"delay= takes seconds or a timedelta, not negative, got {shown(delay)}",
             hint="For a time that is known, use at=.",
         )
-    fire_at = now().timestamp() + seconds
+    fire_at = now().timestamp() + min(seconds, _FAR)
     if not fire_at < _FAR:
-        raise InvalidValueError(f"delay={delay!r} is further away than any calendar goes")
+        raise InvalidValueError(f"delay={shown(delay)} is further away than any calendar goes")
     return fire_at
 
 
