@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from datetime import datetime
@@ -12,7 +13,18 @@ from ontologia import Entity, Field, OntologiaConfig, Schedule, Session, on_even
 from ontologia.clock import SystemClock
 from ontologia.testing import ManualClock
 from tests.faults.power import Disk, PowerVFS
-from tests.faults.workers import HANDLERS, Order, Placed, Receipt, Shipped, audit, listen, note, say
+from tests.faults.scenario import Scenario
+from tests.faults.workers import (
+    HANDLERS,
+    Order,
+    Placed,
+    Receipt,
+    Shipped,
+    audit,
+    listen,
+    note,
+    say,
+)
 
 
 def work_and_stop_at(
@@ -175,6 +187,26 @@ def drain_and_cut_the_power(uri: str, image: str, count: int) -> None:
         session.event_store.heartbeat(session.session_id)
     del vfs
     raise AssertionError("nothing was written")
+
+
+def photograph_each_moment(uri: str, album: str, keep: float, every: int) -> None:
+    """Play the scenario, and before each change of the disk keep what a power cut would leave."""
+    disk = Disk(Path(album), keep, 0)
+    vfs = PowerVFS(disk)
+    scenario = Scenario(uri)
+
+    def photograph(number: int) -> None:
+        if number % every == 0:
+            image = Path(album, str(number))
+            image.mkdir()
+            disk.develop(image)
+            told = {"committed": [*scenario.committed], "announced": [*scenario.announced]}
+            (image / "told.json").write_text(json.dumps(told))
+
+    disk.before_each = photograph
+    scenario.play()
+    say("moments", disk.changes)
+    del vfs
 
 
 def thing(**fields: type) -> type[Entity]:

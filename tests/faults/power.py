@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import random
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,9 @@ class Disk:
         self._synced: dict[str, bytearray] = {}
         self._since: dict[str, list[tuple[int, bytes | None]]] = {}
         self._left: int | None = None
+        self.changes = 0
+        self.before_each: Callable[[int], None] = lambda _: None
+        """Told the number of each change before it is made: a write, a sync, a file cut or removed."""
         self.lock = threading.RLock()
 
     def cut_after(self, writes: int) -> None:
@@ -40,6 +44,7 @@ class Disk:
 
     def wrote(self, path: str, offset: int, data: bytes | None) -> None:
         """Note bytes at an offset, or with None that the file ends there."""
+        self._about_to_change()
         self._since[path].append((offset, data))
         if self._left is not None and data is not None:
             self._left -= 1
@@ -47,22 +52,36 @@ class Disk:
                 self._cut()
 
     def synced(self, path: str) -> None:
+        self._about_to_change()
         for offset, data in self._since[path]:
             _apply(self._synced[path], offset, data)
         self._since[path] = []
 
     def removed(self, path: str) -> None:
+        self._about_to_change()
         self._synced.pop(path, None)
         self._since.pop(path, None)
 
+    def _about_to_change(self) -> None:
+        self.changes += 1
+        self.before_each(self.changes)
+
     def _cut(self) -> None:
-        """The end. Of what was not synced a disk may have written some, in any order."""
-        for path, content in self._synced.items():
+        """The end."""
+        self.develop(self._image)
+        os._exit(0)
+
+    def develop(self, image: Path) -> None:
+        """Write what is found after the power failed now to a folder.
+
+        Of what was not synced a disk may have written some, in any order.
+        """
+        for path, synced in self._synced.items():
+            content = bytearray(synced)
             for offset, data in self._since[path]:
                 if self._chance.random() < self._keep:
                     _apply(content, offset, data)
-            (self._image / os.path.basename(path)).write_bytes(content)
-        os._exit(0)
+            (image / os.path.basename(path)).write_bytes(content)
 
 
 def _apply(content: bytearray, offset: int, data: bytes | None) -> None:

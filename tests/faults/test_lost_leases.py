@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
 import apsw
 import pytest
 
+from ontologia import Session
 from tests.faults import hardships, workers
+from tests.faults.checker import problems_at_the_end
 from tests.faults.children import (
+    SCALE,
     Child,
     ask,
     assert_all_done_once,
+    assert_runs_are_accounted_for,
     assert_sound,
     noted,
     place_orders,
     wait_until_finished,
 )
+from tests.faults.figures import FENCED, tally
 from tests.faults.workers import HANDLERS
 
 LEASE = {"event_claim_lease_ms": 400, "event_backoff_base_ms": 5}
@@ -60,7 +67,9 @@ def test_the_events_of_a_dead_worker_are_anothers_when_its_lease_is_over_and_not
     path, tmp_path
 ):
     place_orders(path, 10)
-    held = "SELECT event_id, lease_until FROM event_claims WHERE due_at IS NOT NULL"
+    # Not those that the other has already: the one at hand may have lost its lease before.
+    held = """SELECT event_id, lease_until FROM event_claims WHERE due_at IS NOT NULL
+              AND session_id = (SELECT session_id FROM event_claims ORDER BY event_id LIMIT 1)"""
 
     with Child(tmp_path, workers.work, str(path), LEASE, [workers.asking_audit]) as dying:
         dying.hear("running")
@@ -152,6 +161,49 @@ def test_a_worker_that_slept_through_its_lease_writes_nothing_after_another_has_
     assert ask(path, "SELECT id FROM events WHERE payload LIKE '%late%'") == []
     assert ask(path, "SELECT * FROM deferred_events") == []
     assert_all_done_once(path)
+
+
+@pytest.mark.req("ONT-172", "ONT-200", "ONT-139")
+def test_workers_put_to_sleep_at_random_moments_for_longer_than_their_leases(path, tmp_path):
+    """6 sleeps; 60 of them, the full size, with ONTOLOGIA_TEST_FAULTS=10."""
+    sleeps, chance = int(6 * SCALE), random.Random(46)
+    settings = LEASE | {"event_max_attempts": 1_000}
+    handlers = [*HANDLERS, workers.mark]
+    Session(str(path)).close()
+    with ExitStack() as stack:
+        producer = stack.enter_context(Child(tmp_path, workers.produce, str(path), "o", 0.05))
+        crew = [
+            stack.enter_context(
+                Child(tmp_path, workers.work, str(path), settings, handlers, threads, 0.02)
+            )
+            for threads in (1, 2, 1)
+        ]
+        for worker in crew:
+            worker.hear("running")
+        for _ in range(sleeps):
+            time.sleep(chance.uniform(0.01, 0.2))
+            sleeper = chance.choice(crew)
+            let_it_sleep(sleeper, path)
+            time.sleep(0.6)  # its leases are over after 0.4 s, and others have its events
+            sleeper.signal(signal.SIGCONT)
+        producer.tell()
+        producer.hear("ended")
+        wait_until_finished(path, *crew)
+        for worker in crew:
+            worker.stop()
+
+    committed = {about for what, about in noted(tmp_path) if what == "committed"}
+    lost = problems_at_the_end(path, committed=committed, announced=committed)
+    tally(
+        FENCED,
+        "SQLite: SIGSTOP until the lease is over, then SIGCONT",
+        tries=sleeps,
+        losses=len(lost),
+    )
+    assert lost == []
+    assert_runs_are_accounted_for(path, tmp_path)
+    expired = ask(path, "SELECT COUNT(*) FROM attempts WHERE outcome = 'lease expired'")[0][0]
+    assert expired > 0  # or nobody slept through anything
 
 
 @pytest.mark.req("ONT-047", "ONT-048", "ONT-049", "ONT-121", "ONT-172")

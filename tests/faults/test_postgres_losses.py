@@ -9,7 +9,7 @@ import random
 import re
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,27 +20,17 @@ import pytest
 from ontologia import Session
 from tests.faults import workers
 from tests.faults.children import (
-    PATIENCE,
     SCALE,
     Child,
     ask,
-    assert_all_done_once,
-    assert_runs_are_accounted_for,
-    noted,
-    show_figures,
-    wait_until_finished,
 )
+from tests.faults.crews import SHORT_LEASE, assert_nothing_lost_or_doubled, crew, wait_for_orders
 from tests.faults.workers import HANDLERS
 from tests.servers import own_server
 
 if TYPE_CHECKING:
     from ontologia.testing.servers import Postgres
 
-SHORT_LEASE = {
-    "event_claim_lease_ms": 300,
-    "event_backoff_base_ms": 5,
-    "event_max_attempts": 1_000,  # chance may hit one event again and again
-}
 _schemas = count(1)
 
 
@@ -55,54 +45,6 @@ def uri(server: Postgres) -> str:
     place = f"{server.uri}?schema=losses_{next(_schemas)}"
     Session(place).close()
     return place
-
-
-@contextmanager
-def crew(uri: str, folder: Path, *, pause: float = 0.002) -> Iterator[list[Child]]:
-    """A producer, and two workers. At the end all is done, and nobody has seen an exception."""
-    with ExitStack() as stack:
-        producer = Child(folder, workers.produce_despite_losses, uri, "o", pause)
-        children = [stack.enter_context(producer)]
-        for threads in (1, 2):
-            worker = Child(folder, workers.work, uri, SHORT_LEASE, HANDLERS, threads, 0.003)
-            children.append(stack.enter_context(worker))
-        for child in children:
-            child.hear("running")
-        yield children
-        producer.tell()
-        producer.hear("ended")
-        wait_until_finished(uri, *children[1:])
-        for worker in children[1:]:
-            worker.stop()
-
-
-def assert_nothing_lost_or_doubled(
-    uri: str, folder: Path, *, crashed: bool = False, **figures: object
-) -> None:
-    """A server that crashed has lost the last things that a run wrote down for itself alone."""
-    assert_all_done_once(uri)
-    if not crashed:
-        assert_runs_are_accounted_for(uri, folder)
-    notes = noted(folder)
-    committed = {about for what, about in notes if what == "committed"}
-    refused = {about for what, about in notes if what == "refused"}
-    stored = {key for (key,) in ask(uri, "SELECT entity_key FROM entity_latest"
-                                         " WHERE entity_type = 'Order'")}  # fmt: skip
-    assert stored == committed
-    assert refused & stored == set()
-    show_figures(orders=len(stored), refused=len(refused), **figures)
-
-
-def wait_for_orders(folder: Path, more: int) -> None:
-    """Let the producer get so many more commits through."""
-
-    def committed() -> int:
-        return sum(times for (what, _), times in noted(folder).items() if what == "committed")
-
-    wanted, deadline = committed() + more, time.monotonic() + PATIENCE
-    while committed() < wanted:
-        assert time.monotonic() < deadline, "the producer does not go on"
-        time.sleep(0.02)
 
 
 @pytest.mark.req("ONT-200", "NEW-060", "ONT-170", "ONT-172")
@@ -127,7 +69,7 @@ def test_workers_killed_at_random_moments(uri: str, tmp_path: Path) -> None:
             for victim in victims:
                 victim.kill()
 
-    assert_nothing_lost_or_doubled(uri, tmp_path, began=began)
+    assert_nothing_lost_or_doubled(uri, tmp_path, "kill -9", int(12 * SCALE), began=began)
     crashes = ask(uri, "SELECT COUNT(*) FROM attempts WHERE outcome = 'lease expired'")[0][0]
     assert crashes > 0  # or no kill hit a handler, and nothing was shown
 
@@ -146,7 +88,7 @@ def test_connections_ended_at_random_moments(uri: str, server: Postgres, tmp_pat
             )
             ended += cursor.rowcount
 
-    assert_nothing_lost_or_doubled(uri, tmp_path, ended=ended, began=began)
+    assert_nothing_lost_or_doubled(uri, tmp_path, "pg_terminate_backend", ended, began=began)
 
 
 @pytest.mark.parametrize("how", ["halt", "kill"], ids=["restarted", "killed"])
@@ -164,7 +106,11 @@ def test_a_server_that_goes_away_and_comes_back(
             server.start()
         wait_for_orders(tmp_path, 20)
 
-    assert_nothing_lost_or_doubled(uri, tmp_path, crashed=how == "kill", began=began)
+    crashed = how == "kill"
+    trouble = "the server crashes" if crashed else "the server is restarted"
+    assert_nothing_lost_or_doubled(
+        uri, tmp_path, trouble, int(3 * SCALE), crashed=crashed, began=began
+    )
     logs = [log.read_text() for log in tmp_path.glob("child-*.log")]
     assert [log for log in logs if _said_once_and_over(log)] == logs
 

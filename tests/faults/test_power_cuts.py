@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+import shutil
 import time
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -12,20 +14,24 @@ import pytest
 from ontologia import OntologiaConfig, Session, on_event
 from ontologia.testing import ManualClock
 from tests.faults import hardships
+from tests.faults.checker import problems, problems_at_the_end
 from tests.faults.children import (
     SCALE,
     UNFINISHED,
     Child,
     ask,
-    assert_all_done_once,
     assert_sound,
     noted,
     show_figures,
 )
+from tests.faults.figures import KEPT, tally
+from tests.faults.scenario import finish
 from tests.faults.workers import HANDLERS, Placed
 
 SOME = "unsynced writes kept by chance"
 NONE = "no unsynced write kept"
+ALL = "each unsynced write kept"
+EVERY = 1 if SCALE >= 10 else max(1, int(40 / SCALE))
 ANNOUNCED = """
 SELECT payload ->> 'number' FROM events WHERE type = 'faults.placed'
 UNION SELECT payload ->> 'number' FROM deferred_events
@@ -48,6 +54,7 @@ def test_a_power_cut_loses_nothing_that_a_caller_was_told_of(tmp_path, keep, bac
     moments = random.Random(32)
     began = time.monotonic()
     told = forgotten = 0
+    lost: list[str] = []
     for cut in range(int(4 * SCALE)):
         folder = tmp_path / str(cut)
         image = folder / "image"
@@ -59,23 +66,48 @@ def test_a_power_cut_loses_nothing_that_a_caller_was_told_of(tmp_path, keep, bac
             assert child.died() == 0
 
         path = image / "test.db"
-        assert_sound(path)
         notes = noted(folder)
         announced = {about for what, about in notes if what == "announced"}
-        assert announced - {number for (number,) in ask(path, ANNOUNCED)} == set()
         committed = {about for what, about in notes if what == "committed"}
-        orders = "SELECT entity_key FROM entity_latest WHERE entity_type = 'Order'"
-        assert committed - {key for (key,) in ask(path, orders)} == set()
+        lost += problems(path, committed=committed, announced=announced)
         told += len(announced) + len(committed)
         forgotten += handled(notes) - acked(path)
 
         drain(path)
-        assert_all_done_once(path)
+        lost += problems_at_the_end(path, committed=committed, announced=announced)
 
+    tally(KEPT, "SQLite: a power cut at a random moment", tries=int(4 * SCALE), losses=len(lost))
+    assert lost == []
     assert told > 0
     show_figures(
         began=began, cuts=int(4 * SCALE), calls_that_returned=told, runs_forgotten=forgotten
     )
+
+
+@pytest.mark.req("NEW-032", "NEW-060", "ONT-200")
+@pytest.mark.parametrize("keep", [0.0, 0.5, 1.0], ids=[NONE, SOME, ALL])
+def test_a_power_cut_at_each_moment_of_a_short_life_loses_nothing(tmp_path, keep):
+    """At one change of the disk of 40; at each of them with ONTOLOGIA_TEST_FAULTS=10."""
+    began = time.monotonic()
+    options = (str(tmp_path / "test.db"), str(tmp_path), keep, EVERY)
+    with Child(tmp_path, hardships.photograph_each_moment, *options) as child:
+        [moments] = child.hear("moments")
+
+    albums = [told.parent for told in tmp_path.glob("*/told.json")]
+    lost = []
+    for image in albums:
+        path, told = image / "test.db", json.loads((image / "told.json").read_text())
+        lost += [f"{image.name}: {each}" for each in problems(path, **told)]
+        finish(str(path))
+        lost += [f"{image.name}, later: {each}" for each in problems_at_the_end(path, **told)]
+        shutil.rmtree(image)
+
+    tally(
+        KEPT, "SQLite: a power cut at each change of the disk", tries=len(albums), losses=len(lost)
+    )
+    show_figures(began=began, moments=moments, cuts=len(albums))
+    assert lost == []
+    assert len(albums) >= moments // EVERY
 
 
 def handled(notes) -> int:

@@ -15,9 +15,12 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from ontologia import Entity, Event, Field, OntologiaConfig, Session, on_event
+from ontologia.clock import from_text
 from ontologia.errors import ConnectionLostError
 
 
@@ -34,6 +37,11 @@ class Parcel(Entity):
     id: Field[str] = Field(primary_key=True)
 
 
+class Mark(Entity):
+    id: Field[str] = Field(primary_key=True)
+    by: Field[str]
+
+
 class Placed(Event):
     __event_type__ = "faults.placed"
     number: Field[str]
@@ -48,6 +56,7 @@ class Own:
     """What a child has to itself."""
 
     pipe: Any = None
+    name: str = ""
     notes: int | None = None
     pace: float = 0
 
@@ -87,6 +96,14 @@ def ship(ctx: Any) -> None:
     ctx.ensure(Parcel(id=ctx.event.number))
     ctx.commit()
     time.sleep(Own.pace)
+
+
+@on_event(Placed, name="mark")
+def mark(ctx: Any) -> None:
+    """Whoever comes last has written last: only a lease keeps one that slept from being it."""
+    time.sleep(5 * Own.pace)
+    ctx.ensure(Mark(id=ctx.event.number, by=f"{os.getpid()} {time.monotonic_ns()}"))
+    ctx.commit()
 
 
 HANDLERS = [receipt, audit, ship]
@@ -134,6 +151,28 @@ def work(
     with Session(uri, config=OntologiaConfig(**settings)) as session:
         say("running")
         session.run(handlers, workers=workers)
+
+
+def work_and_measure(uri: str, settings: dict[str, Any]) -> None:
+    """Run handlers, and write down how late events are and how much memory it takes."""
+    measured = open(f"{Own.name}.measured", "a", buffering=1)  # noqa: SIM115 - until the process ends
+
+    @on_event(Placed, name="audit")
+    def timed(ctx: Any) -> None:
+        audit(ctx)
+        late = datetime.now(UTC) - from_text(ctx.event.created_at)
+        measured.write(f"delay {time.monotonic():.3f} {late.total_seconds() * 1000:.2f}\n")
+
+    def measure() -> None:
+        while True:
+            resident = int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+            measured.write(f"memory {time.monotonic():.3f} {resident / 2**20:.2f}\n")
+            time.sleep(0.5)
+
+    threading.Thread(target=measure, daemon=True).start()
+    with Session(uri, config=OntologiaConfig(**settings)) as session:
+        say("running")
+        session.run([receipt, timed, ship])
 
 
 def hold_the_lock(uri: str) -> None:
@@ -195,6 +234,7 @@ def produce_and_work(uri: str, prefix: str, seconds: float) -> None:
 
 def begin(target: Callable[..., None], pipe: Any, notes: str, *arguments: Any) -> None:
     Own.pipe = pipe
+    Own.name = notes
     Own.notes = os.open(notes, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
     log = logging.getLogger("ontologia")
     log.addHandler(logging.FileHandler(f"{notes}.log"))

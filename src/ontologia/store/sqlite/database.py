@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from decimal import Decimal
 from random import Random
 from typing import Any, TypeAlias
@@ -79,12 +79,14 @@ class Tx:
 class ChangeCounter:
     """A connection of its own that sees whether others have written. One thread uses it."""
 
-    def __init__(self, connection: apsw.Connection) -> None:
+    def __init__(self, connection: apsw.Connection, path: str) -> None:
         self._connection = connection
+        self._path = path
         self._seen = self._version()
 
     def _version(self) -> int:
-        return int(self._connection.pragma("data_version"))
+        with _translating(self._path, self._connection):
+            return int(self._connection.pragma("data_version"))
 
     def changed(self) -> bool:
         """Whether any other connection has committed since the last call."""
@@ -113,7 +115,7 @@ class Database:
         self._durable: bool | None = None
         self._turn = Turn()
         self._readers: list[apsw.Connection] = []
-        with self._translating():
+        with _translating(path):
             self._writer = self._connect(self._busy)
         self._tx = Tx(self._writer)
 
@@ -134,8 +136,11 @@ class Database:
                 yield self._tx
                 self._writer.execute("COMMIT")
             except apsw.Error as error:
+                said = self._writer.system_errno
                 self._roll_back()
-                raise translated(error, self.path, self._writer.system_errno) from error
+                if isinstance(error, apsw.IOError):
+                    self._blot()
+                raise translated(error, self.path, said) from error
             except BaseException:
                 self._roll_back()
                 raise
@@ -158,23 +163,36 @@ class Database:
         if self._writer.in_transaction:
             self._writer.execute("ROLLBACK")
 
+    def _blot(self) -> None:
+        """Write over what a commit that could not be synced has left in the log.
+
+        It is all there, only not for certain, and SQLite has forgotten it. But were everybody killed
+        before the next one writes, whoever reads the log then would take it for done.
+        """
+        with suppress(apsw.Error):  # then the disk takes nothing at all
+            self._writer.execute("PRAGMA synchronous=NORMAL")
+            self._durable = False
+            version = self._writer.pragma("user_version")
+            self._writer.execute(f"PRAGMA user_version={version}")
+
     @contextmanager
     def read(self) -> Generator[Tx]:
         """A read transaction: everything in it is answered from one snapshot."""
         if self.in_memory:
-            with self._turn.taken(), self._translating():
+            with self._turn.taken(), _translating(self.path, self._writer):
                 self._check_usable()
                 yield Tx(self._writer)
             return
         self._check_usable()
         reader = self._take_reader()
         try:
-            with self._translating():
+            with _translating(self.path, reader):
                 reader.execute("BEGIN")
                 try:
                     yield Tx(reader)
                 finally:
-                    reader.execute("COMMIT")
+                    if reader.in_transaction:  # SQLite has ended it by itself after some errors
+                        reader.execute("COMMIT")
         finally:
             self._return_reader(reader)
 
@@ -198,7 +216,7 @@ class Database:
         if self.in_memory:
             return None
         self._check_usable()
-        return ChangeCounter(self._new_reader())
+        return ChangeCounter(self._new_reader(), self.path)
 
     def _take_reader(self) -> apsw.Connection:
         try:
@@ -207,7 +225,7 @@ class Database:
             return self._new_reader()
 
     def _new_reader(self) -> apsw.Connection:
-        with self._translating():
+        with _translating(self.path):
             reader = self._connect(self._busy_reader)
             reader.execute("PRAGMA query_only=ON")
             return reader
@@ -241,7 +259,7 @@ class Database:
             connection.create_scalar_function("canonical", canonical, 1, deterministic=True)
             self._enter_wal(connection)
             connection.execute("PRAGMA foreign_keys=ON")
-            connection.execute("PRAGMA cache_size=-65536")  # 64 MiB
+            connection.execute("PRAGMA cache_size=-16384")  # 16 MiB: the system caches the file, too
         except BaseException:
             connection.close()
             raise
@@ -283,13 +301,15 @@ class Database:
                 hint="A connection does not survive fork(); open a session in the child.",
             )
 
-    @contextmanager
-    def _translating(self) -> Generator[None]:
-        try:
-            yield
-        except apsw.Error as error:
-            writer = getattr(self, "_writer", None)
-            raise translated(error, self.path, writer.system_errno if writer else 0) from error
+
+@contextmanager
+def _translating(path: str, connection: apsw.Connection | None = None) -> Generator[None]:
+    """Errors of SQLite in our words; of a connection that this thread alone uses."""
+    try:
+        yield
+    except apsw.Error as error:
+        said = 0 if connection is None else connection.system_errno
+        raise translated(error, path, said) from error
 
 
 def canonical(*values: Any) -> Any:
