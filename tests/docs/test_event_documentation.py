@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from datetime import timedelta
 
 import pytest
 
-from ontologia import Discard, Event, Field, HandlerContext, on_event
+from ontologia import Discard, Event, Field, HandlerContext, OntologiaConfig, codec, on_event
 from ontologia.delivery.lifecycle import ClaimState
-from ontologia.schema.event import METADATA
+from ontologia.schema.event import _LONGEST_TYPE, METADATA
+from ontologia.schema.shape import _LONGEST_NAME
 from ontologia.store.events.store import SqlEventStore
 from ontologia.store.protocol import EventStore, TransactionalEventStore
 from tests.docs.test_documentation import DOCS, blocks, public_methods
@@ -19,7 +18,6 @@ from tests.shop import Customer
 
 REFERENCE = (DOCS / "reference/events.md").read_text()
 LIFECYCLE = (DOCS / "lifecycle.md").read_text()
-HANDLERS = DOCS / "howto/handlers.md"
 
 
 class Paid(Event):
@@ -97,27 +95,14 @@ def test_the_page_on_the_life_of_an_event_names_every_state_and_tables_that_exis
     assert named - there == set()
 
 
-# -- writing handlers ---------------------------------------------------------------------------
-
-
-def test_the_code_on_handlers_runs_from_top_to_bottom(tmp_path):
-    (tmp_path / "page.py").write_text("\n".join(blocks(HANDLERS, "python")))
-
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "page.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-    assert done.returncode == 0, done.stderr
+# -- guides ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.req("ONT-205")
 def test_the_way_from_handlers_of_commits_is_described_with_a_checklist():
-    page = HANDLERS.read_text()
-    before, now = blocks(HANDLERS, "text")[-1], blocks(HANDLERS, "python")[-1]
+    guide = DOCS / "howto/from-on-commit.md"
+    page = guide.read_text()
+    [before], [now] = blocks(guide, "text"), blocks(guide, "python")
 
     for old in ("@on_commit`", "@on_commit_entity(", "@on_schedule(", "Ontology(db_path"):
         assert re.search(rf"^\| .*{re.escape(old)}.* \| .*\|$", page, re.MULTILINE), old
@@ -128,16 +113,37 @@ def test_the_way_from_handlers_of_commits_is_described_with_a_checklist():
 
 @pytest.mark.req("ONT-206")
 @pytest.mark.parametrize(
-    "advice",
+    ("page", "advice"),
     [
-        *("`ensure` says what should be true", "External effects are yours", "key=f"),
-        *("10 to 50", "10 to 15 s", "100 and more", "The lease is 2 to 3 times your longest"),
-        *("no savepoints", "No events across namespaces", "No history replay"),
-        "No distributed transactions",
+        ("howto/handlers.md", "`ensure` says what should be true"),
+        ("howto/handlers.md", "External effects are yours"),
+        ("howto/handlers.md", "key=f"),
+        ("howto/idempotency.md", "`ensure` is idempotent"),
+        ("howto/idempotency.md", "Give the other side a key that is the same"),
+        ("howto/tuning.md", "10 to 50"),
+        ("howto/tuning.md", "10 to 15 s"),
+        ("howto/tuning.md", "100 and more"),
+        ("howto/tuning.md", "The lease is 2 to 3 times your longest"),
+        ("explain/limits.md", "no savepoints"),
+        ("explain/limits.md", "No events across namespaces"),
+        ("explain/limits.md", "No history replay"),
+        ("explain/limits.md", "No distributed transactions"),
     ],
 )
-def test_rules_tuning_and_non_goals_are_stated(advice):
-    assert advice in HANDLERS.read_text()
+def test_rules_tuning_and_non_goals_are_stated(page, advice):
+    assert advice in (DOCS / page).read_text()
+
+
+def test_the_bounds_are_those_of_the_code():
+    page = (DOCS / "explain/limits.md").read_text()
+    settings = OntologiaConfig.model_fields
+
+    assert f"| {settings['max_batch_size'].default:,} | `max_batch_size`" in page
+    assert f"| {settings['max_payload_bytes'].default // 2**20} MiB | `max_payload_bytes`" in page
+    assert f"| {settings['max_event_chain_depth'].default} | `max_event_chain_depth`" in page
+    assert f"| levels of JSON | {codec.MAX_DEPTH} |" in page
+    assert _LONGEST_TYPE == _LONGEST_NAME == 200
+    assert "| 200 characters |" in page
 
 
 # -- looking at the database ----------------------------------------------------------------------

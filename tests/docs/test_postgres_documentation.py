@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import shlex
+import subprocess
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
 
-from ontologia import OntologiaConfig, errors
+from ontologia import Event, Field, OntologiaConfig, Session, errors
 from ontologia.errors import OntologiaError
 from ontologia.store.postgres import contact, database, place, watch
 from tests.docs.test_documentation import DOCS, blocks
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
 
 PAGE = DOCS / "howto/postgres.md"
 SAID = PAGE.read_text()
+
+
+class DumpMade(Event):
+    where: Field[str]
 
 
 @pytest.fixture(scope="module")
@@ -65,3 +71,26 @@ def test_the_page_names_no_error_and_no_setting_that_does_not_exist():
         assert issubclass(getattr(errors, name), OntologiaError)
     for name in set(re.findall(r"`(\w+_ms)`", SAID)):
         assert name in OntologiaConfig.model_fields
+
+
+def test_a_dump_of_the_schema_restores_to_a_whole_store(server, tmp_path):
+    dump, restore = blocks(DOCS / "howto/backups.md", "text")[-1].splitlines()
+    source, target = (re.search(r"postgresql://\S+", line)[0] for line in (dump, restore))
+    here = f"postgresql://postgres@127.0.0.1:{server.port}"
+    with psycopg.connect(server.uri, autocommit=True) as superuser:
+        for name in ("dumped", "restored"):
+            superuser.execute(f"CREATE DATABASE {name}".encode())
+    with Session(f"{here}/dumped") as session:
+        session.commit(event=DumpMade(where="here"))
+
+    from ontologia.testing.servers import postgres_programs
+
+    for line in (dump, restore):
+        command = line.replace(source, f"{here}/dumped").replace(target, f"{here}/restored")
+        program, *words = shlex.split(command)
+        subprocess.run([postgres_programs(18) / program, *words], cwd=tmp_path, check=True)
+
+    with Session(f"{here}/restored") as restored:
+        [event] = restored.event_store.list_events("default")
+        assert (event["type"], event["status"]) == ("dump.made", "pending")
+        assert restored.event_store.check() == []

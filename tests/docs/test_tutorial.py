@@ -10,19 +10,12 @@ import sys
 import threading
 from pathlib import Path
 
+from tests.docs.pages import assert_shown, commands
 from tests.integration.commands import Terminal
 from tests.integration.running import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/tutorial.md"
-MASKS = (
-    (r"\x1b\[[0-9;?]*[a-zA-Z]", ""),
-    (r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "ID"),
-    (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(,\d+)?", "TIME"),
-    (r"[\d.]+ (ms|s)\b", "SPAN"),
-    (r"SQLite [\d.]+", "SQLITE"),
-    (r"(token:?) \S+", r"\1 TOKEN"),
-)
 
 
 def test_everything_in_the_tutorial_happens_as_it_says(tmp_path):
@@ -50,30 +43,6 @@ def parts(page):
         (kind, before, text)
         for before, kind, text in zip(pieces[::3], pieces[1::3], pieces[2::3], strict=False)
     ]
-
-
-def commands(text):
-    for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
-        command, _, expected = part.partition("\n")
-        yield command, expected.splitlines()
-
-
-def assert_shown(expected, shown, command):
-    """These lines and no others, but for what `...` stands for."""
-    wanted = [masked(line) for line in expected if line != "^C"]
-    lines = [masked(line) for line in shown.splitlines()]
-    # Without rules, and without the bars that a terminal has only for a while.
-    found = [line for line in lines if line.strip("─ ") and "━" not in line]
-    pattern = "".join(".*" if line == "..." else re.escape(line) + "\n" for line in wanted)
-    assert re.fullmatch(pattern, "".join(f"{line}\n" for line in found), re.DOTALL), (
-        f"{command} showed:\n" + "\n".join(found) + "\nand not:\n" + "\n".join(wanted)
-    )
-
-
-def masked(line):
-    for pattern, name in MASKS:
-        line = re.sub(pattern, name, line)
-    return " ".join(line.split())
 
 
 class Reader:

@@ -20,9 +20,9 @@ from ontologia.runtime.observed import Attempt, observed
 from ontologia.runtime.session import Session
 
 _PAUSE = 0.6  # seconds between two lines, for whoever reads along
-_LEAD = 5.0  # seconds of the story before the minute is full and the schedule fires
-_FAST_LEAD = 0.5
-_LIMIT = 60.0  # seconds; it takes a few
+_LEAD = 5.0  # seconds that handlers work before the minute is full and the schedule fires
+_FAST_LEAD = 1.0
+_LIMIT = 150.0  # seconds; it takes a few, and a minute more where the start takes all of the lead
 _ATTEMPTS = 3
 _ORDERS = (
     ("ada", "Ada", "o-1", "a lamp", 4_900),
@@ -34,15 +34,19 @@ Say = Callable[..., None]
 
 
 class DemoClock(SystemClock):
-    """The machine's time less up to a minute, so that the next full minute is soon."""
+    """The machine's time less up to a minute, so that the next full minute can be soon."""
 
-    def __init__(self, lead: float) -> None:
-        now = super().now()
-        into = now.second + now.microsecond / 1_000_000
-        self._behind = timedelta(seconds=(into + lead) % 60)
+    def __init__(self) -> None:
+        self._behind = timedelta(minutes=1)
 
     def now(self) -> datetime:
         return super().now() - self._behind
+
+    def leap(self, lead: float) -> None:
+        """Go forward, to so many seconds before a minute is full."""
+        now = self.now()
+        into = now.second + now.microsecond / 1_000_000
+        self._behind -= timedelta(seconds=(60 - lead - into) % 60)
 
 
 @dataclass
@@ -104,7 +108,7 @@ class _Listener:
 
 def tell(uri: str, namespace: str, say: Say, *, pauses: bool, mark: str) -> Told:
     """Live through the story on a new database at `uri`."""
-    clock = DemoClock(_LEAD if pauses else _FAST_LEAD)
+    clock = DemoClock()
     config = OntologiaConfig(
         clock=clock, event_max_attempts=_ATTEMPTS, event_backoff_base_ms=250 if pauses else 10
     )
@@ -124,6 +128,7 @@ def tell(uri: str, namespace: str, say: Say, *, pauses: bool, mark: str) -> Told
             "\nHandlers work on the events: charge, ship, apologise and count_stock.",
             _STYLES["head"],
         )
+        clock.leap(_LEAD if pauses else _FAST_LEAD)  # now: opening a store may take its time
         _run(session, observed(shop.handlers, listener.tell), shop.schedules)
         told.dead_event = listener.dead_event
         told.orders = {

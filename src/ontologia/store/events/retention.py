@@ -49,12 +49,11 @@ class Retention:
         for event_type in self._types(namespace):
             if not self._has_consumers(namespace, event_type, seen_since):
                 continue
-            place = {"namespace": namespace, "type": event_type}
+            place = {"namespace": namespace, "type": event_type, "seen_since": seen_since}
             for ids in self._old(namespace, event_type, before):
                 if stop():
                     return deleted
-                since = {"seen_since": seen_since, "now": to_text(now)}
-                deleted += self._delete(ids, "finished", place | since)
+                deleted += self._delete(ids, "finished", place)
         self._delete_records(namespace, now - max(retention, _DAY))
         self._delete_replies(namespace, now - retention, stop)
         return deleted
@@ -96,11 +95,11 @@ class Retention:
 
         `progress` is told how many each portion was.
         """
-        limit, now = self._limit(before), to_text(self._clock.now())
+        limit = self._limit(before)
         deleted = 0
         for event_type in self._types(namespace):
             for ids in self._old(namespace, event_type, limit):
-                portion = self._delete(ids, "unleased", {"now": now})
+                portion = self._delete(ids, "unleased", {})
                 progress(portion)
                 deleted += portion
         return deleted
@@ -156,13 +155,17 @@ class Retention:
     def _delete(self, ids: list[str], which: str, place: dict[str, str]) -> int:
         """Delete those of these events that the statement `which` names. One soft transaction."""
         asked = {**place, "ids": codec.encode_checked(ids)}
-        if not self._database.all(self._sql[which], asked):
+        if not self._database.all(self._sql[which], asked | self._now()):
             return 0  # nothing to delete needs no lock
         with self._database.write(durable=False) as tx:
             tx.hand_out_turn(wait=True)  # nobody registers, or hands out, what is about to go
-            chosen = [row[0] for row in tx.all(self._sql[which], asked)]
+            # By the clock as it is now: set back meanwhile, it may have made leases valid again.
+            chosen = [row[0] for row in tx.all(self._sql[which], asked | self._now())]
             self.delete(tx, chosen)
         return len(chosen)
+
+    def _now(self) -> dict[str, str]:
+        return {"now": to_text(self._clock.now())}
 
     def is_free(self, tx: Tx, event_id: str) -> bool:
         """Whether no session has an event, or is just claiming it; none can before `tx` ends."""

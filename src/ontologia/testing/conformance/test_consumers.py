@@ -21,6 +21,7 @@ from ontologia.testing.conformance.event_world import (
     POSTED,
     ParcelLost,
     claim,
+    claim_of,
     numbers,
     post,
 )
@@ -243,3 +244,19 @@ def test_a_consumer_needs_a_name(event_store: SqlEventStore, name: str) -> None:
         claim(event_store, name)
 
     assert event_store.list_consumers(POST) == []
+
+
+@pytest.mark.req("NEW-030")
+def test_a_forgotten_consumer_that_comes_back_has_no_attempts_on_record(
+    event_store: SqlEventStore, clock: ManualClock
+) -> None:
+    [event_id] = post(event_store, 1)
+    claim(event_store)
+    event_store.release("ship", event_id, error="OSError: no van")
+    clock.advance(seconds=120)
+    assert event_store.forget(POST, "ship") is True
+
+    assert numbers(claim(event_store)) == [1]
+
+    assert claim_of(event_store, event_id)["attempts"] == 0
+    assert event_store.check() == []

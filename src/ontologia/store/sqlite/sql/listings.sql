@@ -200,6 +200,12 @@ SELECT session_id FROM event_claims
 -- name: forget_ready
 DELETE FROM ready WHERE consumer_id = :consumer_id;
 
+-- name: forget_attempts
+-- Of what it did not finish: if it comes back, it begins anew.
+DELETE FROM attempts WHERE (event_id, handler_id) IN (
+    SELECT event_id, handler_id FROM event_claims WHERE consumer_id = :consumer_id
+       AND ack_at IS NULL AND dead_lettered_at IS NULL);
+
 -- name: forget_waiting
 -- What it did not finish; what it did stays, as the record of it.
 DELETE FROM event_claims WHERE consumer_id = :consumer_id
