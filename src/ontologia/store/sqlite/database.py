@@ -259,7 +259,9 @@ class Database:
             connection.create_scalar_function("canonical", canonical, 1, deterministic=True)
             self._enter_wal(connection)
             connection.execute("PRAGMA foreign_keys=ON")
-            connection.execute("PRAGMA cache_size=-16384")  # 16 MiB: the system caches the file, too
+            connection.execute(
+                "PRAGMA cache_size=-16384"
+            )  # 16 MiB: the system caches the file, too
         except BaseException:
             connection.close()
             raise
