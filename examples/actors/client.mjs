@@ -35,6 +35,7 @@ export function connect(path) {
 class Client {
   #socket;
   #waiting = new Map(); // id of a request -> how to settle its promise
+  #ended; // why there is no connection any more
 
   constructor(socket) {
     this.#socket = socket;
@@ -64,6 +65,7 @@ class Client {
 
   #request(kind, type, data) {
     return new Promise((resolve, reject) => {
+      if (this.#ended) throw this.#ended;
       this.#waiting.set(this.#send(kind, type, data), { resolve, reject });
     });
   }
@@ -83,6 +85,7 @@ class Client {
   }
 
   #fail(error) {
+    this.#ended ??= error;
     for (const { reject } of this.#waiting.values()) reject(error);
     this.#waiting.clear();
   }

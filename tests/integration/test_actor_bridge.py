@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from contextlib import asynccontextmanager
 
 import pytest
 
 from ontologia import Session
+from ontologia.actors import ActorLoop
 from ontologia.actors.bridge import bridged
 from ontologia.commands import Env
+from ontologia.errors import ActorBootError
 from tests.integration import actor_store
 from tests.integration.actor_store import (
     BridgeBerth,
@@ -31,6 +34,21 @@ async def store(uri, tmp_path, capabilities=(), *, typed=True):
         known = bridged(env, list(capabilities))
         async with serving(path, known), connected(path) as client:
             yield client, session
+
+
+@pytest.mark.req("CQR-087")
+def test_what_is_wrong_with_ones_own_capability_is_said_by_its_name(tmp_path):
+    _, echo = echoing()
+    wrong = dataclasses.replace(echo, id="wrong", inbound=str)
+    worse = dataclasses.replace(echo, id="worse", subscribes=None)
+
+    with Session(str(tmp_path / "o.db")) as session, pytest.raises(ActorBootError) as raised:
+        ActorLoop(bridged(session, [wrong, worse]))
+
+    assert raised.value.problems == [
+        "wrong: inbound: str is not a class derived from Message",
+        "worse: subscribes must be a list of types, got None",
+    ]
 
 
 def command(type, data):

@@ -111,6 +111,33 @@ def test_events_for_a_stuck_actor_wait_with_their_client_and_all_of_them_come(pa
         assert [each.data["n"] for each in heard] == list(range(MANY))
 
 
+@pytest.mark.req("CQR-076", "CQR-014")
+def test_long_lines_for_a_stuck_actor_count_by_their_bytes(path, monkeypatch):
+    monkeypatch.setattr("ontologia.actors.ndjson.MOST_BYTES", 1_000_000)
+    text, many = "x" * 10_000, 500
+
+    async def main():
+        actor, capability = stuck()
+        _, echo = echoing()
+        served = serving(path, [capability, echo])
+        async with served as (loop, _), connected(path) as client, connected(path) as other:
+            flood = [line("Flood.Rose", {"n": n, "text": text}, kind="event") for n in range(many)]
+            sending = asyncio.create_task(client.send(*flood))
+            await eventually(lambda: _waiting(loop) >= 100)
+            for n in range(200):
+                await other.ask(data={"n": n})
+            most = _waiting(loop)
+            actor.go.set()
+            await sending
+            await eventually(lambda: len(actor.heard) == many)
+            return most, [each.data["n"] for each in actor.heard]
+
+    most, heard = told(main())
+
+    assert most < 200, "a hundred, and one piece of the stream"
+    assert heard == list(range(many))
+
+
 @pytest.mark.req("CQR-076")
 def test_events_that_nobody_wants_and_requests_that_nobody_takes_do_not_count(path):
     async def main():

@@ -69,6 +69,12 @@ def test_a_client_that_shows_no_token_is_let_go_after_a_while():
     assert refused["data"]["code"] == 401
 
 
+def test_a_first_line_without_an_end_is_not_waited_for():
+    [refused] = asyncio.run(talk(b"x" * 10_000, stall=3_600))
+
+    assert refused["data"]["code"] == 401
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])  # noqa: S104
 def test_other_machines_are_let_in_only_if_told(host):
     async def main(**options):

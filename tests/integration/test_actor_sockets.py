@@ -271,6 +271,22 @@ def test_a_client_that_says_no_more_gets_what_it_asked_for(path):
     assert ended
 
 
+@pytest.mark.req("CQR-065")
+def test_only_the_command_that_ends_a_request_has_no_answer(path):
+    async def main():
+        _, echo = echoing()
+        async with serving(path, [echo]), connected(path) as client:
+            await client.send(line("Sys.RequestTimeout", {"requestId": "x"}, kind="command"))
+            await client.send(line("Sys.RequestTimeout", {"requestId": "x"}, kind="query"))
+            client.writer.write_eof()
+            return await client.read(), await client.ended()
+
+    answer, ended = asyncio.run(main())
+
+    assert (answer["type"], answer["data"]["code"]) == ("Sys.RequestTimeout", 404)
+    assert ended, "what was answered was not counted as asked"
+
+
 @pytest.mark.req("CQR-070", "CQR-084")
 def test_a_request_without_an_outcome_ends_with_504(path):
     async def main():
@@ -328,6 +344,27 @@ def test_a_client_that_never_reads_is_cut_off_and_the_others_are_served(path, ca
     assert served == list(range(20))
     assert (buffered, after) == (0, {"n": 99})
     assert "is cut off: it read nothing for 0.2 s" in caplog.text
+
+
+@pytest.mark.req("CQR-076")
+def test_nothing_is_read_from_a_client_that_does_not_read(path):
+    many = 4 * MOST_IN_FLIGHT
+    more = {"size": 1_000, "more": "x" * 1_000}
+
+    async def main():
+        actor, echo = echoing()
+        served = serving(path, [echo], stall=3_600, most_waiting=2**30)
+        async with served as (_, adapter), connected(path) as other, connected(path) as silent:
+            silent.reader._transport.pause_reading()
+            silent.writer.write(b"".join(line(data=more) for _ in range(many)))
+            await eventually(lambda: adapter.buffered)
+            for n in range(100):  # each waits until the actor is done with all that was read
+                await other.ask(data={"n": n})
+            seen = sum("more" in each.data for each in actor.seen)
+            silent.writer.transport.abort()
+            return seen
+
+    assert 0 < asyncio.run(main()) < many
 
 
 @pytest.mark.req("CQR-076")

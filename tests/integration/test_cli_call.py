@@ -145,6 +145,20 @@ def test_one_line_that_fails_does_not_keep_the_others_from_being_sent(tmp_path):
     assert (done.returncode, kinds) == (1, ["error", "reply"])
 
 
+def test_a_line_that_is_answered_against_expectation_moves_no_other_answer(tmp_path):
+    uri = f"sqlite:///{tmp_path / 'a.db'}"
+    Session(uri).close()
+    refused = message("No.Such", kind="reply", id="r", timestamp=1)
+    asked = [message("No.Such", id="a", timestamp=1), message("No.Such", id="b", timestamp=1)]
+    with served(tmp_path, uri) as server:
+        server.hear("serving the store at")
+        done = called(tmp_path, input="\n".join([refused, *asked]))
+        server.stop()
+
+    answered = [json.loads(each)["metadata"]["causation"] for each in done.stdout.splitlines()]
+    assert answered == ["r", "a", "b"]
+
+
 def test_nobody_listens(folder):
     done = called(folder, "{}")
 
@@ -256,6 +270,9 @@ console.log(objects.length);
 try {{ await store.query("State.Get", {{ type: "LockKeeper", key: "nobody" }}); }}
 catch (error) {{ console.log(error.code); }}
 store.close();
+await new Promise((resolve) => setTimeout(resolve, 100));
+try {{ await store.query("System.Describe"); }}
+catch (error) {{ console.log(error.message); }}
 """
     )
     with served(folder, store, "--models", "gates") as server:
@@ -268,7 +285,8 @@ store.close();
         none = run("node", EXAMPLES / "client.mjs", "run/o.sock", "query", "No.Such", cwd=folder)
         server.stop()
 
-    assert (done.stdout.split(), done.returncode) == (["25", "404"], 0), done.stderr
+    assert done.stdout.splitlines() == ["25", "404", "the connection was closed"], done.stderr
+    assert done.returncode == 0
     assert json.loads(one.stdout)["fields"] == {"id": "k1", "shift": "day"}
     assert (none.returncode, "404" in none.stderr) == (1, True)
 

@@ -404,6 +404,8 @@ class TableModel(RuleBasedStateMachine):
     def holds_what_waits(self):
         assert self.table.entries() == list(self.waits.values())
         assert len(self.table) == len(self.waits)
+        asking = {("desk", e.connection_id) for e in self.waits.values() if e.connection_id}
+        assert set(self.table._of_connection) == asking
 
 
 TestTableModel = TableModel.TestCase

@@ -13,6 +13,7 @@ import pytest
 
 from ontologia.actors import Actor, ActorLoop, Capability, Message
 from ontologia.actors.process import ProcessActor
+from ontologia.delivery.retry import Backoff
 from ontologia.errors import ActorBootError
 from tests.unit.actor_world import (
     MEMORY,
@@ -171,6 +172,47 @@ def test_the_wait_before_a_process_is_started_again_grows_until_it_does_its_work
     assert waits == [1, 2, 1]
 
 
+class Late(Actor):
+    """Cannot be made while a file is not there."""
+
+    def __init__(self) -> None:
+        if not os.path.exists(os.environ["ONTOLOGIA_TEST_LATE"]):
+            raise OSError("not yet")
+
+    async def handle(self, message: Message) -> None:
+        if message.type == "Risky.Die":
+            self.reply(message, {"last": "words"})
+            os._exit(3)
+        self.reply(message, {"pid": os.getpid()})
+
+
+def test_messages_wait_while_the_process_cannot_be_started_again(tmp_path, monkeypatch):
+    there = tmp_path / "there"
+    there.touch()
+    monkeypatch.setenv("ONTOLOGIA_TEST_LATE", str(there))
+    actor = ProcessActor("late", Late, risky().inbound, backoff=Backoff(1, 1, 0))
+
+    async def told():
+        faults, said = asyncio.Queue(), asyncio.Queue()
+        actor.add_event_listener("error", faults.put_nowait)
+        actor.add_event_listener("message", said.put_nowait)
+        await actor.start()
+        there.unlink()
+        actor.post_message(Message.command("Risky.Die"))
+        actor.post_message(Message.query("Risky.Who"))
+        found = [(await faults.get()).error for _ in range(3)]
+        there.touch()
+        answers = [(await said.get()).data.data for _ in range(2)]
+        await actor.stop()
+        return found, answers
+
+    [ended, *failed], [died, who] = run(told())
+    assert "exit code 3" in ended
+    assert failed == ["its process could not be started again: OSError: not yet"] * 2
+    assert died == {"last": "words"}
+    assert "pid" in who, "it was given to a process that could not be made, or there were two"
+
+
 # -- where it finds what it needs -----------------------------------------------------------------
 
 SCRIPT = """
@@ -219,6 +261,15 @@ def test_an_actor_of_the_script_itself_may_have_a_process(tmp_path, command):
     ran = _ran(tmp_path, *command)
 
     assert (ran.stdout, ran.stderr) == ("True ['x'] here\n", "")
+
+
+def test_a_process_that_blocks_does_not_outlive_the_program(tmp_path):
+    first = "import beside_it, signal, time"
+    kills_it = "os.kill(os.getppid(), signal.SIGKILL)"
+    ran = _ran(tmp_path, "scripted.py", first=first, said=f"{kills_it} or time.sleep(300)")
+
+    # It came to an end in time: what was left of it would hold the other end of the pipes.
+    assert ran.returncode == -signal.SIGKILL
 
 
 def test_the_process_finds_what_the_program_finds(tmp_path):

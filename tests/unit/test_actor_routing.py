@@ -192,9 +192,22 @@ def test_all_who_are_told_of_an_event_have_it_before_the_first_of_them_handles_i
     assert found == [5, 4, 3, 2, 1]
 
 
+class Mute(Exception):
+    def __str__(self):
+        raise RuntimeError("it cannot be asked")
+
+
 @pytest.mark.req("CQR-017", "CQR-090")
 @pytest.mark.parametrize(
-    "raised", [ValueError("no"), SystemExit(1), asyncio.CancelledError()], ids=repr
+    "raised",
+    [
+        ValueError("no"),
+        SystemExit(1),
+        asyncio.CancelledError(),
+        OSError("no such file: caf\udce9"),
+        Mute(),
+    ],
+    ids=lambda each: type(each).__name__,
 )
 def test_a_fault_is_answered_and_signalled_and_the_next_message_is_handled(raised):
     async def handle(self, message):
@@ -466,6 +479,24 @@ def test_a_reply_that_does_not_fit_becomes_error_500():
     assert good.data == {"n": 1}
     assert (bad.kind, bad.data["code"]) == ("error", 500)
     assert signals == {"Sys.ActorFault": 1}
+
+
+@pytest.mark.parametrize("depth", [220, 2_000], ids=["for a reader", "for a writer, too"])
+def test_a_reply_that_is_nested_too_deep_becomes_error_500(depth):
+    async def handle(self, message):
+        found = []
+        for _ in range(depth):
+            found = [found]
+        self.reply(message, found)
+
+    async def story(loop):
+        answer = await loop.request(Message.command("Do.It"))
+        return answer, loop.metrics()
+
+    answer, metrics = beside([of(handle)], story)
+    assert (answer.kind, answer.data["code"]) == ("error", 500)
+    assert metrics["signals"] == {"Sys.ActorFault": 1}
+    assert metrics["pending"]["loop"] == 0
 
 
 @pytest.mark.parametrize("data", [{"key": 5}, {"key": object()}], ids=["misfit", "not json"])

@@ -55,6 +55,18 @@ class OnlyListeners:
         self.listeners["message"](type("Event", (), {"type": "message", "data": plain}))
 
 
+class Plainly(OnlyOnmessage):
+    """Starts and stops without `async`."""
+
+    steps: list[str]
+
+    def start(self):
+        self.steps = ["start"]
+
+    def stop(self):
+        self.steps.append("stop")
+
+
 class Refuses:
     on_message = None
 
@@ -72,6 +84,18 @@ def test_anything_shaped_like_a_worker_is_an_actor(cls, by):
     answer = beside([foreign], lambda loop: loop.request(Message.command("Do.It")))
 
     assert answer.data == {"by": by}
+
+
+def test_what_is_shaped_like_a_worker_may_start_and_stop_without_async():
+    actor, desk = Plainly(), Desk()
+    foreign = Capability(
+        "foreign", "", inbound=of(None).inbound, outbound=Message, spawn=lambda: actor
+    )
+
+    beside([foreign], lambda loop: loop.request(Message.command("Do.It")), [desk])
+
+    assert actor.steps == ["start", "stop"]
+    assert desk.stopped
 
 
 @pytest.mark.req("CQR-013")
@@ -256,6 +280,21 @@ def test_what_is_pending_when_the_loop_stops_is_answered():
     assert answer.data["code"] == 503
     assert [each.data["code"] for each in desk.got["c1"]] == [503]
     assert desk.stopped
+
+
+@pytest.mark.parametrize("message", [Message.event("Do.It"), Message.command("Sys.RequestTimeout")])
+def test_nobody_waits_for_what_has_no_outcome(message):
+    async def handle(self, request):
+        await self.request(message)
+
+    async def story(loop):
+        with pytest.raises(ValueError, match=f"{message.type} has no outcome to wait for"):
+            await loop.request(message)
+        return await loop.request(Message.command("Do.It"))
+
+    answer = beside([of(handle)], story)
+
+    assert "has no outcome to wait for" in answer.data["message"]
 
 
 def test_a_loop_that_ended_takes_nothing_more():

@@ -72,6 +72,8 @@ def test_a_timer_fires_and_then_sends_its_message(when):
         {"delayMs": 1, "message": {"kind": "event", "data": {}}},
         {"delayMs": 1, "message": {"kind": "event", "type": "A.B"}},
         {"delayMs": 1, "message": {**TEMPLATE, "kind": "wish"}},
+        {"delayMs": 1, "message": {**TEMPLATE, "kind": "reply"}},
+        {"delayMs": 1, "message": {**TEMPLATE, "kind": "error"}},
         {"delayMs": 1, "message": {**TEMPLATE, "type": "ab"}},
         {"delayMs": 1, "message": {**TEMPLATE, "metadata": {"correlation": 5}}},
         {"delayMs": 1, "message": TEMPLATE, "repeat": True},

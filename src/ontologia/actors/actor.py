@@ -12,15 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Self, overload
 
 from ontologia.actors.mailbox import Mailbox, at_hand
-from ontologia.actors.message import (
-    OUTCOMES,
-    REQUESTS,
-    TIMEOUT_TYPE,
-    Message,
-    Sealed,
-    caused,
-    timeout_of,
-)
+from ontologia.actors.message import OUTCOMES, Message, Sealed, caused, is_answered, timeout_of
 from ontologia.actors.parts import ErrorData
 from ontologia.actors.worker import MessageEvent, Worker
 from ontologia.errors import InvalidValueError
@@ -98,8 +90,8 @@ class Actor(Worker):
 
         An actor that asks itself waits until the time is up: it handles one message at a time.
         """
-        if message.kind not in REQUESTS:
-            raise ValueError(f"only commands and queries are answered, got {message.kind}")
+        if not is_answered(message):
+            raise ValueError(f"the {message.kind} {message.type} has no outcome to wait for")
         future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         sent = self.__send(message, future, timeout)
         try:
@@ -145,7 +137,7 @@ class Actor(Worker):
         cause = at_hand.get()
         if cause is not None and message.metadata.causation is None:
             message = message.caused_by(cause)
-        if message.kind in REQUESTS and message.type != TIMEOUT_TYPE:
+        if is_answered(message):
             guard = None
             if timeout is not None:
                 host = asyncio.get_running_loop()

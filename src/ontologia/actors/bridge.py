@@ -39,6 +39,5 @@ def bridged(
         commands(place, env),
     ]
     known = [*own, *capabilities]
-    wanted = frozenset(type for each in known for type in each.subscribes)
-    known.append(mirror(env.session, name, wanted))
+    known.append(mirror(env.session, name, tuple(known)))
     return [*known, system(place, env, known)]

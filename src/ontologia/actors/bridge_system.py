@@ -66,9 +66,12 @@ class CommandActor(StoreActor):
 class SystemActor(StoreActor):
     """Tells what there is."""
 
-    def __init__(self, place: Place, described: dict[str, Any]) -> None:
+    def __init__(self, place: Place, env: Env, capabilities: Sequence[Capability]) -> None:
         super().__init__(place)
-        self._described = described
+        self._described = {
+            "capabilities": [_described(each) for each in capabilities],
+            "commands": sorted(env.registry.commands),
+        }
 
     def answer(self, message: SystemDescribe) -> dict[str, Any]:
         """What there is."""
@@ -89,17 +92,15 @@ def commands(place: Place, env: Env) -> Capability:
 
 def system(place: Place, env: Env, others: Sequence[Capability]) -> Capability:
     """The capability that describes itself and the others."""
-    described: dict[str, Any] = {}
     own = Capability(
         "system",
         "Tells what there is",
         inbound=SystemDescribe,
         outbound=Message,
         subscribes=(),
-        spawn=lambda: SystemActor(place, described),
+        # Described when it is made: by then the loop has looked at what is wrong with the others.
+        spawn=lambda: SystemActor(place, env, (*others, own)),
     )
-    described["capabilities"] = [_described(each) for each in (*others, own)]
-    described["commands"] = sorted(env.registry.commands)
     return own
 
 

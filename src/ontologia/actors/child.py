@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import select
 import signal
 import socket
 import sys
+import threading
+import time
 from functools import reduce
 from operator import or_
 from typing import Any
@@ -21,11 +25,14 @@ import orjson
 from ontologia.actors.actor import Actor
 from ontologia.actors.imported import named, run_again
 from ontologia.actors.message import Message, encode
+from ontologia.actors.parts import told
 from ontologia.actors.schema import Schema, decode
 from ontologia.actors.worker import ErrorEvent, MessageEvent
 
 LONGEST = 64 * 1024 * 1024
 """Bytes of a line; between two processes of one program there is no reason for a narrow limit."""
+
+_GRACE = 5.0  # seconds for an actor to end by itself; the other side kills it sooner, if it lives
 
 beginning = False
 """Whether this process is one that has not made its actor yet: it must not start others."""
@@ -37,6 +44,7 @@ def main(job: dict[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection = socket.socket(fileno=job["fd"])
     connection.set_inheritable(False)
+    _end_with(connection.dup())
     sys.argv[:] = job["argv"]
     with contextlib.suppress(ConnectionError):
         found = _prepared(job)
@@ -44,6 +52,21 @@ def main(job: dict[str, Any]) -> None:
             connection.sendall(_failed(found))
         else:
             asyncio.run(_serve(connection, *found))
+
+
+def _end_with(connection: socket.socket) -> None:
+    """End this process soon after the other side is gone, also while its actor blocks."""
+    if not hasattr(select, "poll"):
+        return
+
+    def watch() -> None:
+        poll = select.poll()
+        poll.register(connection, 0)  # of all there is to know, only that it was closed
+        poll.poll()
+        time.sleep(_GRACE)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="the other side", daemon=True).start()
 
 
 def _prepared(job: dict[str, Any]) -> tuple[Any, Any] | Exception:
@@ -98,4 +121,4 @@ async def _serve(connection: socket.socket, spawn: Any, inbound: Any) -> None:
 
 
 def _failed(error: Exception) -> bytes:
-    return orjson.dumps({"failed": f"{type(error).__name__}: {error}"}) + b"\n"
+    return orjson.dumps({"failed": told(error)}) + b"\n"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
+import orjson
 from pydantic import ValidationError
 
 from ontologia.actors.lanes import Lane, Lanes, lane_of
@@ -18,6 +19,7 @@ from ontologia.actors.message import (
     Message,
     Sealed,
     encode,
+    is_answered,
     opened,
 )
 from ontologia.actors.observability import ORPHAN, ROUTED, ROUTING_ERROR, Signals
@@ -61,7 +63,7 @@ class Dispatch:
         """Put a message into a lane; a command or query is entered as pending first."""
         body = encode(message) if body is None else body
         entry = None
-        if message.kind in REQUESTS and not _is_timeout(message):
+        if is_answered(message):
             origin = opened(message).metadata
             entry = Entry(origin.id, message.type, source, origin.correlation)
             if not self.pending.add(entry):
@@ -161,9 +163,13 @@ class Dispatch:
         return checked if checker is route.decoder else decode_as(route.decoder, packet.body)
 
     def _bring_back(self, packet: Packet) -> None:
-        message = decode(packet.body)
-        answered = message.metadata.causation
         by = packet.source.capability_id if isinstance(packet.source, Peer) else None
+        try:
+            message = decode(packet.body)
+        except ValidationError as error:
+            self._cannot_bring_back(packet, by, explain(error))
+            return
+        answered = message.metadata.causation
         if packet.checker is not None:
             try:
                 decode_as(packet.checker, packet.body)
@@ -178,6 +184,15 @@ class Dispatch:
         if packet.kind == "error":
             said["error"] = message.data
         self.signals.about(ORPHAN, message, **said)
+
+    def _cannot_bring_back(self, packet: Packet, by: str | None, reason: str) -> None:
+        """Answer for an outcome that could be written but not be read: it is nested too deep."""
+        answered = orjson.loads(packet.body)["metadata"].get("causation")
+        text = f"{packet.type} gave a {packet.kind} that cannot be read: {reason}"
+        self.signals.fault(by or "", None, text)
+        entry = self.pending.resolve(answered, by)
+        if entry is not None:
+            self.outcomes.finish(entry, failure(entry, 500, text))
 
     def _time_out(self, packet: Packet) -> None:
         data = decode(packet.body).data
@@ -221,7 +236,3 @@ class Dispatch:
 
     def _signal(self, message: Message) -> None:
         self.accept(message, Program(), "system")
-
-
-def _is_timeout(message: Message | Sealed) -> bool:
-    return message.kind == "command" and message.type == TIMEOUT_TYPE

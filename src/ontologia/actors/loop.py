@@ -8,6 +8,7 @@ nothing left that could bring a message it ends.
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -18,7 +19,7 @@ from ontologia.actors.actor import TIMEOUT
 from ontologia.actors.adapter import Adapter
 from ontologia.actors.dispatch import Dispatch
 from ontologia.actors.lanes import MOST_MICROTASKS, Lane, Lanes, others_turn
-from ontologia.actors.message import REQUESTS, Message
+from ontologia.actors.message import Message, is_answered
 from ontologia.actors.observability import LOOP_FAULT
 from ontologia.actors.packet import Packet
 from ontologia.actors.pending import Client, Program
@@ -98,8 +99,8 @@ class ActorLoop:
     ) -> Message:
         """Send a command or query and wait for its outcome, a `reply` or an `error`."""
         self._check_open()
-        if message.kind not in REQUESTS:
-            raise ValueError(f"only commands and queries are answered, got {message.kind}")
+        if not is_answered(message):
+            raise ValueError(f"the {message.kind} {message.type} has no outcome to wait for")
         future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._dispatch.accept(message, Program(partial(_settle, future), timeout))
         return await future
@@ -246,14 +247,14 @@ class ActorLoop:
         voice = Voice(name, self._dispatch)
         listen_to(actor, voice.heard, voice.failed)
         if hasattr(actor, "start"):
-            await actor.start()
+            await _done(actor.start)
 
     async def _shut(self) -> None:
         self._dispatch.outcomes.close()
         self._lanes.drain(partial(self._fault, ""))
         self._over = True
-        stops = [each.stop() for each in self._started]
-        stops += [each.stop() for each in self._actors.values() if hasattr(each, "stop")]
+        stops = [_done(each.stop) for each in self._started]
+        stops += [_done(each.stop) for each in self._actors.values() if hasattr(each, "stop")]
         for error in await asyncio.gather(*stops, return_exceptions=True):
             if isinstance(error, Exception):
                 self._fault("", error)
@@ -261,6 +262,13 @@ class ActorLoop:
     def _check_open(self) -> None:
         if self._over:
             raise RuntimeError("the actor loop has ended; the message was not sent")
+
+
+async def _done(step: Callable[[], Any]) -> None:
+    """Take a step, be it `async` or not: objects that are shaped like a Worker may be either."""
+    found = step()
+    if inspect.isawaitable(found):
+        await found
 
 
 def _settle(future: asyncio.Future[Message], outcome: Message) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ontologia.actors.lanes import others_turn
 from ontologia.actors.message import OUTCOMES, REQUESTS, Message
+from ontologia.actors.parts import readable, told
 from ontologia.actors.worker import ErrorEvent, MessageEvent
 
 if TYPE_CHECKING:
@@ -86,9 +87,9 @@ class Mailbox:
                 await others_turn()  # a full mailbox must not keep the others waiting
 
     def _fault(self, message: Message, error: BaseException) -> None:
-        said = f"{type(error).__name__}: {error}"
+        said = told(error)
         if message.kind in REQUESTS and not self._answered:
             answer = message.error(500, f"{message.type} failed: {said}")
             self._actor.dispatch(MessageEvent(answer))
-        told = "".join(traceback.format_exception(error))
-        self._actor.dispatch(ErrorEvent(said, cause=message, traceback=told))
+        where = readable("".join(traceback.format_exception(error)))
+        self._actor.dispatch(ErrorEvent(said, cause=message, traceback=where))

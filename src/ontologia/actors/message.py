@@ -213,6 +213,13 @@ def literals(branch: Any, field: str) -> tuple[str, ...]:
     return tuple(map(str, get_args(annotation))) if is_literal else ()
 
 
+def is_answered(message: Message | Sealed) -> bool:
+    """Whether it has an outcome: a command or query, but for the one that ends another."""
+    if message.kind == "command":
+        return message.type != TIMEOUT_TYPE
+    return message.kind == "query"
+
+
 def timeout_of(request_id: str) -> Message:
     """The command that ends a request which has no outcome by now."""
     return Message.command(TIMEOUT_TYPE, {"requestId": request_id})

@@ -182,13 +182,17 @@ def _message(event: DomainEvent, type: str) -> Message:
     )
 
 
-def mirror(session: Session, name: str, wanted: frozenset[str]) -> Capability:
-    """The capability; `wanted` are the types to which anybody subscribed."""
+def mirror(session: Session, name: str, others: Sequence[Capability]) -> Capability:
+    """The capability; what the others subscribed to is what it tells."""
+
+    def spawn() -> MirrorActor:  # by then the loop has looked at what is wrong with the others
+        return MirrorActor(session, name, frozenset(t for each in others for t in each.subscribes))
+
     return Capability(
         "mirror",
         "Tells actors of the events of the store",
         inbound=Passed,
         outbound=Message,
         subscribes=[_PASSED],
-        spawn=lambda: MirrorActor(session, name, wanted),
+        spawn=spawn,
     )

@@ -7,10 +7,11 @@ what is no message. A line is answered once, whatever is in it, and the next lin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from ontologia import codec
 from ontologia.actors.adapter import Adapter, Ingress, invalid
-from ontologia.actors.message import OUTCOMES, REQUESTS, TIMEOUT_TYPE, Message
+from ontologia.actors.message import OUTCOMES, Message, is_answered
 from ontologia.errors import InvalidValueError
 
 LINE_LIMIT = 1024 * 1024
@@ -18,6 +19,8 @@ LINE_LIMIT = 1024 * 1024
 MOST_IN_FLIGHT = 1000
 """Messages of a client with which the actors are not done, and its requests without an outcome.
 With as many of either nothing is read from it: so no more of it waits in lanes and mailboxes."""
+MOST_BYTES = 16 * 1024 * 1024
+"""Bytes of the lines with which the actors are not done, likewise: a thousand may be long ones."""
 
 
 class Lines:
@@ -75,12 +78,16 @@ class Dialog:
         self._lines = Lines(limit)
         self.in_flight = 0
         """Requests without an outcome so far."""
-        self._unhandled = 0
+        self._unhandled = self._unhandled_bytes = 0
 
     @property
     def is_full(self) -> bool:
         """Whether no more is to be read from the client for now; `eased` is called when that ends."""
-        return self.in_flight >= MOST_IN_FLIGHT or self._unhandled >= MOST_IN_FLIGHT
+        return (
+            self.in_flight >= MOST_IN_FLIGHT
+            or self._unhandled >= MOST_IN_FLIGHT
+            or self._unhandled_bytes >= MOST_BYTES
+        )
 
     def hear(self, piece: bytes) -> None:
         """Take what came in."""
@@ -116,19 +123,23 @@ class Dialog:
             codec.encode(message.data, where="data")
             codec.encode(message.metadata.wire(), where="metadata")
         # Counted before: the answer may come while it is received.
-        asks = message.kind in REQUESTS and message.type != TIMEOUT_TYPE
+        asks = is_answered(message)
+        size = len(line)
         self.in_flight += asks
         self._unhandled += 1
+        self._unhandled_bytes += size
         try:
-            self._loop.receive(self._adapter, self._id, message, self._handled)
+            self._loop.receive(self._adapter, self._id, message, partial(self._handled, size))
         except BaseException:
             self.in_flight -= asks
-            self._unhandled -= 1
+            self._handled(size)
             raise
 
-    def _handled(self) -> None:
+    def _handled(self, size: int) -> None:
+        was_full = self.is_full
         self._unhandled -= 1
-        if self._unhandled == MOST_IN_FLIGHT - 1:
+        self._unhandled_bytes -= size
+        if was_full:
             self._eased()
 
     def _say(self, message: Message) -> None:

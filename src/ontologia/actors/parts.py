@@ -71,6 +71,19 @@ def explain(error: ValidationError) -> str:
     return "; ".join(found[:3]) + more
 
 
+def told(error: BaseException) -> str:
+    """What an exception says, whatever is in it and whether or not it can be asked."""
+    try:
+        return readable(f"{type(error).__name__}: {error}")
+    except Exception:  # noqa: BLE001 - its __str__ is the user's, too
+        return type(error).__name__
+
+
+def readable(text: str) -> str:
+    """Text that JSON can carry: names of files may have bytes that are no text."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 class _Names:
     """Ids: a random part for each process and a number. Cheap, since every message needs one."""
 

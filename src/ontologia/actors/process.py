@@ -137,17 +137,24 @@ class ProcessActor(Worker):
 
     async def _supervise(self) -> None:
         while True:
-            if self._writer is not None:
-                self._hand_over()
-                await self._listen()
+            self._hand_over()
+            await self._listen()
             self._lost(await self._end())
+            await self._launch_again()
+
+    async def _launch_again(self) -> None:
+        """Start the process, later each time, until one is ready; messages wait meanwhile."""
+        while True:
             self._failures += 1
             delay = self._backoff.delay_ms(self._failures, random.randint)
             await asyncio.sleep(delay / 1000)
             try:
                 await self._launch()
             except Exception as error:  # noqa: BLE001 - it is tried again
+                await self._end()
                 self.dispatch(ErrorEvent(f"its process could not be started again: {error}"))
+            else:
+                return
 
     async def _listen(self) -> None:
         assert self._reader is not None  # noqa: S101 - launched

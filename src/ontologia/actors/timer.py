@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ontologia.actors.actor import Actor
 from ontologia.actors.capability import Capability
-from ontologia.actors.message import TYPE_PATTERN, Kind, Message
+from ontologia.actors.message import TYPE_PATTERN, Message
 from ontologia.actors.observability import TIMER_CANCELLED, TIMER_FIRED, TIMER_SET
 from ontologia.actors.parts import new_id
 from ontologia.clock import now_ms
@@ -35,7 +35,8 @@ class Template(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    kind: Kind
+    kind: Literal["command", "query", "event"]
+    """Not an outcome: whoever sets a timer must not answer in the place of an actor."""
     type: Annotated[str, Field(pattern=TYPE_PATTERN)]
     data: Any
     metadata: TemplateMetadata = Field(default_factory=TemplateMetadata)

@@ -51,38 +51,41 @@ def call(
     failed, place = False, socket or tcp or ""
     with _unix(place) if tcp is None else _tcp(place) as stream:
         for line in sys.stdin if message is None else [message]:
-            if line.strip():
-                answer = _answered(stream, line, place)
-                failed |= answer is not None and answer.kind == "error"
-                if answer is not None:
-                    say(answer.to_json().decode())
+            for answer in _answers(stream, line, place) if line.strip() else ():
+                failed |= answer.kind == "error"
+                say(answer.to_json().decode())
     if failed:
         raise typer.Exit(1)
 
 
-def _answered(stream: IO[bytes], line: str, path: str) -> Message | None:
+def _answers(stream: IO[bytes], line: str, path: str) -> Generator[Message]:
+    """Send a line; gives its answer, after those to lines before it that should have had none."""
     from ontologia.actors import Message
     from ontologia.actors.adapter import invalid
+    from ontologia.actors.message import is_answered
     from ontologia.errors import ConnectionLostError, InvalidValueError
 
     try:
         message = _completed(line)
     except InvalidValueError as error:
-        return invalid(str(error.args[0]), line.encode("utf-8", "surrogateescape"))
+        yield invalid(str(error.args[0]), line.encode("utf-8", "surrogateescape"))
+        return
+    waits = is_answered(message)
     try:
         stream.write(message.to_json() + b"\n")
         stream.flush()
-        if message.kind not in ("command", "query") or message.type == "Sys.RequestTimeout":
-            return None
-        found = stream.readline()
+        while waits and (found := stream.readline()):
+            answer = Message.from_json(found)
+            # An event that is no message has an answer, too; of a line too long none knows the id.
+            waits = answer.metadata.causation not in (message.metadata.id, None)
+            yield answer
     except OSError as error:
         raise ConnectionLostError(f"the connection to {path} broke: {error}") from error
-    if not found:
+    if waits:
         raise ConnectionLostError(
             f"the program at {path} ended the connection before it answered",
             hint=f"Whether {message.type} was carried out is not known.",
         )
-    return Message.from_json(found)
 
 
 def _completed(line: str) -> Message:

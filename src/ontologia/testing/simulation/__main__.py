@@ -31,7 +31,9 @@ def run(seeds: range, *, trace: bool = False) -> int:
     counts: Counter[str] = Counter()
     failed = 0
     began = time.monotonic()
-    for seed in seeds:
+    for number, seed in enumerate(seeds):
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\r{number:,} of {len(seeds):,} seeds, {failed:,} failed\033[K\r")
         try:
             report = simulate(seed)
         except SimulationFailed as error:
