@@ -511,6 +511,12 @@ def test_what_is_no_socket_is_left_alone(path):
     assert path.read_text() == "precious"
 
 
+@pytest.mark.parametrize("timeout", [0, -1, float("nan")])
+def test_a_timeout_that_would_never_be_is_refused(path, timeout):
+    with pytest.raises(ConfigError, match="timeout is seconds, more than 0"):
+        UnixSocketAdapter(path, timeout=timeout)
+
+
 def test_a_path_that_cannot_be_one_is_said(tmp_path):
     async def main():
         async with serving(tmp_path / ("x" * 200), [echoing()[1]]):

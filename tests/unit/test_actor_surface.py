@@ -173,6 +173,28 @@ def test_an_actor_may_call_its_own_attributes_whatever_it_likes():
     assert missing.data["code"] == 404
 
 
+class Unhurried(MemoryActor):
+    """Has nothing to wait for."""
+
+    def handle(self, message):
+        self.reply(message, {"plainly": message.type})
+
+
+def test_an_actor_that_waits_for_nothing_may_handle_with_a_plain_def():
+    plain = Capability(
+        "memory", "", inbound=MemorySet | MemoryGet, outbound=MemoryChanged, spawn=Unhurried
+    )
+    faults = []
+
+    async def story(loop):
+        answers = [await loop.request(get("a")), await loop.request(get("b"))]
+        faults.append(loop.metrics()["signals"].get("Sys.ActorFault", 0))
+        return answers
+
+    assert [each.data for each in beside([plain], story)] == [{"plainly": "Memory.Get"}] * 2
+    assert faults == [0]
+
+
 @pytest.mark.req("CQR-089")
 def test_a_loop_with_nothing_to_be_alive_for_ends():
     loop = ActorLoop([MEMORY])

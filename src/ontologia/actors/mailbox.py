@@ -73,7 +73,9 @@ class Mailbox:
             self._answered = False
             at_hand.set(message)
             try:
-                await (actor.outcome if message.kind in OUTCOMES else actor.handle)(message)
+                doing = (actor.outcome if message.kind in OUTCOMES else actor.handle)(message)
+                if doing is not None:  # as from a plain def, which is done by now
+                    await doing
             except BaseException as error:
                 # sys.exit() and a cancellation inside are the handler's, not the loop's.
                 contained = isinstance(error, Exception | SystemExit | asyncio.CancelledError)

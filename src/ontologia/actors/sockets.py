@@ -36,6 +36,8 @@ class SocketAdapter:
         token: bytes | None = None,
         **limits: Unpack[Limits],
     ) -> None:
+        if timeout is not None and not timeout > 0:
+            raise ConfigError(f"timeout is seconds, more than 0, or None for none, got {timeout!r}")
         self.id, self.timeout = id, timeout
         self._token, self._limits = token, limits
         self.served = 0
