@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import os
 import re
 import shlex
 import signal
 import subprocess
 import sys
 import threading
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.docs.pages import assert_shown, commands
@@ -16,24 +19,23 @@ from tests.integration.running import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/tutorial.md"
+# The fixtures as an installed Ontologia brings them, and no other plugin's words.
+PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "ontologia.testing.plugin"}
+ID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 
 def test_everything_in_the_tutorial_happens_as_it_says(tmp_path):
-    reader = Reader(tmp_path)
+    with Reader(tmp_path) as reader:
+        for kind, before, text in parts(PAGE.read_text()):
+            if kind == "console":
+                for command, expected in commands(text):
+                    reader.sees(command, expected)
+            elif kind == "toml":
+                (tmp_path / "ontologia.toml").write_text(text)
+            elif kind == "python":
+                reader.writes(before, text)
 
-    for kind, before, text in parts(PAGE.read_text()):
-        if kind == "console":
-            for command, expected in commands(text):
-                assert_shown(expected, reader.does(command), command)
-        elif kind == "toml":
-            (tmp_path / "ontologia.toml").write_text(text)
-        elif "at the\nend the step" in before:
-            reader.changes_the_type(before, text)
-        else:
-            name = re.findall(r"`(\w+\.py)`", before)[-1]
-            (tmp_path / name).write_text(text)
-
-    assert reader.commands > 15
+    assert reader.commands > 30
 
 
 def parts(page):
@@ -46,21 +48,59 @@ def parts(page):
 
 
 class Reader:
-    """Somebody who types what the page says."""
+    """Somebody who types what the page says, and has a second terminal for a server."""
 
     def __init__(self, folder):
         self.folder = folder
         self.token = ""
+        self.ids = {}  # those on the page, and what they are here
         self.commands = 0
+        self.server = None
+        self.address = ""
 
-    def does(self, command):
+    def __enter__(self):
+        return self
+
+    def __exit__(self, error, *_):
+        """Ctrl+C in the second terminal."""
+        if self.server is not None:
+            self.server.send_signal(signal.SIGINT)
+            with patience(self.server):
+                shown = self.server.communicate()[0]
+            assert error or self.server.returncode == 0, shown
+
+    def writes(self, before, text):
+        """A new file; or what is added to one: imports at its top, and what is there anew, in its place."""
+        path = self.folder / re.findall(r"`(\w+\.py)`", before)[-1]
+        if path.exists():
+            text = merged(path.read_text(), text)
+        if field := re.search(r"add `(author: .*?)` to", before):
+            text = text.replace("    title: ", f"    {field[1]}\n    title: ")
+        path.write_text(text)
+
+    def sees(self, command, expected):
+        """The command shows this; its ids are the ones that the page means from here on."""
         self.commands += 1
+        shown = re.sub(r" in [\d.]+s$", " in 1 s", self.does(command, expected), flags=re.MULTILINE)
+        expected = [re.sub(r" in [\d.]+s$", " in 1 s", line) for line in expected]
+        assert_shown(expected, shown, command)
+        told, here = (re.findall(ID, each) for each in ("\n".join(expected), shown))
+        if len(told) == len(here):
+            self.ids |= dict(zip(told, here, strict=True))
+
+    def does(self, command, expected):
+        command = re.sub(ID, lambda found: self.ids[found[0]], command)
         program, *words = shlex.split(command)
         if program == "python":
-            return self._program(words)
+            return self._program([sys.executable, *words], fails="1 failed" in str(expected))
+        if program == "curl":
+            words = [word.replace("http://127.0.0.1:8000", self.address) for word in words]
+            return self._program([program, *words])
         assert program == "ontologia"
         if words[0] == "run":
-            return self._worker(words)
+            return self._worker(words, last_of(expected))
+        if words[0] == "serve":
+            return self._serves(words)
         if "--token" in words:
             words[words.index("--token") + 1] = self.token
         with Terminal(*words, columns=160, cwd=self.folder) as terminal:
@@ -69,35 +109,86 @@ class Reader:
             self.token = found[1]
         return terminal.shown
 
-    def changes_the_type(self, before, step):
-        path = self.folder / "library.py"
-        [field] = re.findall(r"add `(author: .*?)` to", before)
-        changed = path.read_text().replace("    title: ", f"    {field}\n    title: ")
-        path.write_text(f"{changed}\n\n{step}")
-
-    def _program(self, words):
+    def _program(self, words, fails=False):
         done = subprocess.run(
-            [sys.executable, *words], cwd=self.folder, capture_output=True, text=True, check=False
+            words,
+            cwd=self.folder,
+            env={**os.environ, **PLUGINS},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE,
         )
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == int(fails), done.stdout + done.stderr
         return done.stdout + done.stderr
 
-    def _worker(self, words):
-        """Until nothing waits any more, and then Ctrl+C."""
-        shown = ""
-        with subprocess.Popen(
+    def _starts(self, words):
+        return subprocess.Popen(
             [sys.executable, "-u", "-m", "ontologia", *words],
             cwd=self.folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-        ) as worker:
-            watchdog = threading.Timer(PATIENCE, worker.kill)
-            watchdog.start()
+        )
+
+    def _worker(self, words, last):
+        """Until it has said this, and then Ctrl+C."""
+        shown = ""
+        with self._starts(words) as worker, patience(worker):
             for line in worker.stdout:
                 shown += line
-                if "library:mark done" in line or "failed for good" in line:
+                if last in line:
                     worker.send_signal(signal.SIGINT)
-            watchdog.cancel()
         assert worker.returncode == 0, shown
         return shown
+
+    def _serves(self, words):
+        """At any port that is free; shown as the one on the page."""
+        self.server = self._starts([*words, "--port", "0"])
+        with patience(self.server):
+            line = self.server.stdout.readline()
+        [self.address] = re.findall(r"http://\S+", line) or [line]
+        return line.replace(self.address, "http://127.0.0.1:8000")
+
+
+@contextmanager
+def patience(process):
+    """Wait for a process no longer than this."""
+    watchdog = threading.Timer(PATIENCE, process.kill)
+    watchdog.start()
+    try:
+        yield
+    finally:
+        watchdog.cancel()
+
+
+def last_of(expected):
+    """What a worker says last before it is stopped."""
+    said = re.findall(r"library:\w+ (?:done|failed for good)", "\n".join(expected))
+    return said[-1] if said else "library:mark done"
+
+
+def merged(file, block):
+    """A file with a block in it, as somebody would do it by hand."""
+    added = ast.parse(block).body
+    for node in added:
+        text = source(block, node)
+        there = [
+            each for each in ast.parse(file).body if named(each) and named(each) == named(node)
+        ]
+        if isinstance(node, ast.ImportFrom):
+            file = f"{text}\n{file}"
+        elif there:
+            file = file.replace(source(file, there[0]), text)
+        else:
+            file = f"{file}\n\n{text}\n"
+    return file
+
+
+def named(node):
+    return getattr(node, "name", None)
+
+
+def source(text, node):
+    first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))])
+    return "\n".join(text.splitlines()[first - 1 : node.end_lineno])

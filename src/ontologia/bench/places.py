@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from itertools import count
 from pathlib import Path
 from typing import Protocol
@@ -12,6 +13,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from ontologia.errors import ConfigError, OntologiaError
 
 FILE = "bench.db"
+_PATIENCE = 100  # tenths of a second
 
 
 class Places(Protocol):
@@ -80,7 +82,7 @@ class Databases:
     def copy(self, where: str) -> str:
         name, source = self._name(), where.partition("?")[0].rpartition("/")[2]
         self._settle(where)
-        self._run(f"CREATE DATABASE {name} TEMPLATE {source}")
+        self._copied(f"CREATE DATABASE {name} TEMPLATE {source}")
         self._run("CHECKPOINT")  # not in the middle of what is measured
         return self._beside(name)
 
@@ -100,6 +102,18 @@ class Databases:
 
         with psycopg.connect(uri, autocommit=True) as connection:
             connection.execute("VACUUM (ANALYZE)")
+
+    def _copied(self, statement: str) -> None:
+        """A server lets go of those who were connected a moment after they have gone."""
+        import psycopg
+
+        for _ in range(_PATIENCE):
+            try:
+                self._run(statement)
+                return
+            except psycopg.errors.ObjectInUse:
+                time.sleep(0.1)
+        self._run(statement)
 
     def _run(self, statement: str) -> None:
         import psycopg
