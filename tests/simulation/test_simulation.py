@@ -28,7 +28,7 @@ from ontologia.testing.simulation.troubles import (
 )
 
 PORTION = 100
-PORTIONS = 10
+PORTIONS = 20
 TROUBLES = {**AT_STATEMENTS, **AT_BEGIN, **AT_COMMIT, **IN_HANDLERS, **OF_PROCESSES}
 ACTS = {"retry", "replay", "cancel", "cancel_event", "cleanup", "pause", "collect", "forget"}
 
