@@ -11,6 +11,7 @@ import pytest
 
 from ontologia.errors import LockContentionError
 from ontologia.store.events.store import SqlEventStore
+from ontologia.store.postgres.wire import Last, Wire
 from ontologia.store.rows import Claim
 from ontologia.testing import ManualClock
 from ontologia.testing.conformance.event_world import (
@@ -171,3 +172,97 @@ def test_only_one_hands_out_at_a_time_within_a_schema(
             claim(another, "new")  # registration needs it as well
 
     assert claim(another, "new") == []
+
+
+# -- handing out on the way of a claim ----------------------------------------------------------
+
+
+def looked(store: SqlEventStore, limit: int = 9) -> list[Claim]:
+    """Look, and claim by what was seen: as a run does."""
+    consumer = store.consumers.register(POST, "ship", [POSTED])
+    peek = store.claims.peek([consumer.id])
+    span = {"session_id": "s1", "limit": limit, "lease_ms": LEASE, "policy": store.policy}
+    return store.claims.claim(consumer, [POSTED], peek=peek, **span)  # type: ignore[arg-type]
+
+
+def of(claims: list[Claim]) -> list[str]:
+    return [claim.event.id for claim in claims]
+
+
+@pytest.fixture
+def messages(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many statements went with each message."""
+    sent: list[int] = []
+    exchange = Wire._exchange
+
+    def counted(wire: Wire, then: Last | None = None) -> bool:
+        sent.append(len(wire._queue))
+        return exchange(wire, then)
+
+    monkeypatch.setattr(Wire, "_exchange", counted)
+    return sent
+
+
+def test_a_claim_of_what_is_new_is_a_look_and_one_message(
+    open_events: Open, messages: list[int]
+) -> None:
+    store = open_events()
+    looked(store)
+    ids = post(store, 1, 2)
+    consumer = store.consumers.register(POST, "ship", [POSTED])
+    peek = store.claims.peek([consumer.id])
+    assert (peek.fresh, peek.little) == (True, True)
+    messages.clear()
+
+    span = {"session_id": "s1", "limit": 9, "lease_ms": LEASE, "policy": store.policy}
+    got = store.claims.claim(consumer, [POSTED], peek=peek, **span)  # type: ignore[arg-type]
+
+    assert of(got) == ids
+    assert len(messages) == 1
+    assert not store.claims.peek([consumer.id]).fresh
+
+
+@pytest.mark.req("ONT-116")
+def test_refused_at_hand_out_on_the_way_is_not_empty(open_events: Open, ask: Ask) -> None:
+    store, another = open_events(), open_events()
+    looked(another)
+    ids = post(store, 1)
+
+    with ThreadPoolExecutor(1) as threads:
+        with store.transaction() as tx:
+            assert tx.hand_out_turn(wait=False)
+            got = threads.submit(looked, another)
+            until_it_waits(got, ask)
+            store.claims.hand_out_all(tx)
+        assert of(got.result()) == ids
+
+
+@pytest.mark.req("ONT-116")
+def test_what_another_hands_out_is_not_handed_out_on_the_way(open_events: Open) -> None:
+    store, another = open_events(), open_events()
+    [first] = post(store, 1)
+    assert of(looked(another, limit=1)) == [first]
+    [second, third] = post(store, 2, 3)
+    assert len(claim(store, "other")) == 3  # handed out to both
+    post(store, 4)
+
+    with store.transaction() as tx:
+        assert tx.hand_out_turn(wait=False)
+        assert of(looked(another)) == [second, third]
+
+    consumer = another.consumers.register(POST, "ship", [POSTED])
+    assert another.claims.peek([consumer.id]).fresh  # the fourth is still there, for whoever is next
+    assert len(looked(another)) == 1
+
+
+def test_of_a_large_backlog_the_most_urgent_is_claimed_first(open_events: Open) -> None:
+    store = open_events()
+    looked(store)
+    rows = [store.log.given_row(ParcelPosted(number=n), POST) for n in range(5_001)]
+    with store.transaction() as tx:
+        store.log.add(tx, rows)
+    [urgent] = post(store, 9, priority=900)
+    consumer = store.consumers.register(POST, "ship", [POSTED])
+    assert not store.claims.peek([consumer.id]).little
+
+    assert of(looked(store, limit=1)) == [urgent]

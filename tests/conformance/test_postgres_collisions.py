@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from ontologia import Event, Field, Session
+from ontologia import Event, Field, HandlerContext, Session, on_event
 from ontologia.errors import ConnectionLostError, DatabaseError, HeadMismatchError
 from ontologia.store.postgres.database import lock_key
 from ontologia.testing import ManualClock
@@ -296,3 +296,33 @@ def test_an_event_for_which_no_server_comes_back_may_or_may_not_be_stored(
 
     with pytest.raises(ConnectionLostError, match="does not say whether it was"):
         session.event_store.enqueue(Bought(sku="a"), "default")
+
+
+@pytest.mark.req("ONT-118", "NEW-060")
+@pytest.mark.parametrize("cut", ["after", "late"])
+def test_a_commit_that_acknowledges_and_whose_answer_was_lost_did_both(
+    line: Line, uri: str, open_session: Open, sql: Sql, cut: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ontologia.runtime.acks.GATHER", 3600.0)
+    monkeypatch.setattr("ontologia.runtime.feed._GROUP_TIME", 3600.0)  # the last two go together
+    session = open_session(uri=through(line, uri), entity_types=[Product])
+    session.commit(event=[Bought(sku=sku) for sku in "abc"])
+    calls: list[str] = []
+    acked: list[Any] = []
+
+    @on_event(Bought, name="riding")
+    def handler(ctx: HandlerContext[Bought]) -> None:
+        calls.append(ctx.event.sku)
+        ctx.ensure(Product(sku=ctx.event.sku, price=1.0))
+        if ctx.event.sku == "c":
+            line.cut = cut
+        ctx.commit()
+        acked.append(sql("SELECT COUNT(*) FROM event_claims WHERE ack_at IS NOT NULL")[0][0])
+
+    session.run([handler], max_iterations=1)
+
+    assert line.cut == ""
+    assert calls == ["a", "b", "c"]
+    assert acked == [0, 1, 2]
+    assert sql("SELECT COUNT(*) FROM event_claims WHERE ack_at IS NOT NULL") == [[3]]
+    assert session.head == 3

@@ -6,9 +6,11 @@ import psycopg
 import pytest
 
 from ontologia import Event, Field, OntologiaConfig, Session, on_event
+from ontologia.errors import HeadMismatchError
 from ontologia.store.postgres import watch
 from tests.integration.processes import Process
 from tests.integration.running import running, until
+from tests.shop import Product
 
 FOR_AN_HOUR = OntologiaConfig(event_poll_interval_ms=3_600_000)
 
@@ -130,3 +132,54 @@ def test_a_forked_child_hears_for_itself(uri):
             session.commit(event=Bell(number=number))
             assert other.hear("heard") == str(number)
         other.tell("")
+
+
+@pytest.fixture
+def notes(postgres_uri, uri):
+    """What arrives on the channel of the store, until there is nothing for a moment."""
+    with psycopg.connect(postgres_uri, autocommit=True) as listener:
+        listener.execute(f'LISTEN "ontologia_{uri.partition("schema=")[2]}"'.encode())
+        yield lambda: [note.payload for note in listener.notifies(timeout=0.5)]
+
+
+@pytest.mark.req("NEW-003")
+@pytest.mark.parametrize("with_state", [False, True])
+def test_the_first_notice_goes_with_the_commit_itself(uri, notes, monkeypatch, with_state):
+    monkeypatch.setattr(watch.Channel, "_notify", lambda _: None)  # no thread sends any
+    with Session(uri, entity_types=[Product]) as session:
+        if with_state:
+            session.ensure(Product(sku="a", price=1.0))
+        session.commit(event=Bell(number=1))
+        assert len(notes()) == 1
+
+
+@pytest.mark.req("NEW-003")
+def test_what_comes_soon_after_is_noticed_as_well(uri, notes, monkeypatch):
+    monkeypatch.setattr(watch, "_SPACING", 0.2)
+    with Session(uri) as session:
+        for number in range(5):
+            session.commit(event=Bell(number=number))
+        assert len(notes()) == 2  # the first, and one for all the others
+
+
+@pytest.mark.req("NEW-003")
+def test_a_commit_that_was_refused_is_not_announced_and_the_next_one_is(uri, notes):
+    with Session(uri, entity_types=[Product]) as session:
+        session.commit(event=Bell(number=1))
+        assert len(notes()) == 1
+        session.ensure(Product(sku="a", price=1.0))
+        with pytest.raises(HeadMismatchError):
+            session.commit(event=Bell(number=2), expected_head=77)
+        assert notes() == []
+        session.commit(event=Bell(number=3))
+        assert len(notes()) == 1
+
+
+def test_a_server_that_takes_no_notice_keeps_the_event_all_the_same(uri, notes, monkeypatch):
+    monkeypatch.setattr(watch, "_NOTIFY", b"SELECT 1 / 0, $1::text, $2::text")
+    with Session(uri) as session:
+        session.commit(event=Bell(number=1))
+        assert len(notes()) == 1  # by the thread, in words of its own
+        assert len(session.event_store.list_events("default")) == 1
+        session.commit(event=Bell(number=2))
+        assert len(session.event_store.list_events("default")) == 2

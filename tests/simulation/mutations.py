@@ -33,12 +33,12 @@ MUTATIONS: dict[str, list[Edit]] = {
         ),
         Edit(
             "runtime/acks.py",
-            "                lost, announced = transaction(done)\n",
-            "                lost, announced = transaction(done)\n"
-            "                late = self._claims.__dict__.pop('_late', ())\n"
-            "                if late:\n"
-            "                    with self._claims._database.write(durable=False) as tx:\n"
-            "                        self._claims._events.announce(tx, late)\n",
+            "            batch.settled = transaction(batch.done)\n",
+            "            batch.settled = transaction(batch.done)\n"
+            "            late = self._claims.__dict__.pop('_late', ())\n"
+            "            if late:\n"
+            "                with self._claims._database.write(durable=False) as tx:\n"
+            "                    self._claims._events.announce(tx, late)\n",
         ),
     ],
     "an ack does not look at the token of the lease": [

@@ -5,16 +5,26 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
 
 from ontologia.delivery.retry import RetryPolicy
-from ontologia.store.database import Tx
+from ontologia.store.database import AnswerLost, Tx
 from ontologia.store.events.claims import Claims, Peek
 from ontologia.store.events.leases import NOTHING, Done, Settled
 from ontologia.store.rows import Claim, Consumer
 
+_T = TypeVar("_T")
 log = logging.getLogger(__name__)
 GATHER = 0.005  # seconds an acknowledgement may wait for others
+
+
+@dataclass(slots=True)
+class _Batch:
+    done: list[Done]
+    settled: Settled | None = None
 
 
 class Acks:
@@ -110,17 +120,53 @@ class Acks:
         self.write(transaction)
         return claims
 
+    def ride(self, commit: Callable[[Callable[[Tx], None] | None], _T]) -> _T:
+        """Commit something, and acknowledge by the same transaction what was done before.
+
+        That saves a transaction. What announces events is left to one of its own; and so is all
+        of it while another thread is writing, for which a commit does not wait.
+        """
+        with self._lock:
+            waiting = bool(self._done) and not any(done.announcements for done in self._done)
+        if not waiting or not self._writing.acquire(blocking=False):
+            return commit(None)
+        try:
+            with self._taken() as batch:
+                asked: Callable[[], Settled] | None = None
+
+                def acknowledge(tx: Tx) -> None:
+                    nonlocal asked
+                    asked = self._claims.ack(tx, batch.done)
+
+                result = commit(acknowledge)
+                if asked is not None:
+                    batch.settled = _known(asked)
+        finally:
+            self._writing.release()
+        return result
+
     def write(self, transaction: Callable[[list[Done]], Settled]) -> None:
         """Have everything written by a transaction that does something else, too."""
-        with self._writing:
-            with self._lock:
-                done, self._done = self._done, []
-            try:
-                lost, announced = transaction(done)
-            except BaseException:
+        with self._writing, self._taken() as batch:
+            batch.settled = transaction(batch.done)
+
+    @contextmanager
+    def _taken(self) -> Generator[_Batch]:
+        """What there is, to be written. Unless it was settled it is put back, to be tried again."""
+        with self._lock:
+            batch = _Batch(self._done)
+            self._done = []
+        try:
+            yield batch
+        finally:
+            if batch.settled is None:
                 with self._lock:
-                    self._done = done + self._done  # nothing was written: it can be tried again
-                raise
+                    self._done = batch.done + self._done
+        if batch.settled is not None:
+            self._tell(batch.settled)
+
+    def _tell(self, settled: Settled) -> None:
+        lost, announced = settled
         for claim in lost:
             log.warning(
                 "event %s: %s was done after its lease had run out; it is delivered again",
@@ -128,3 +174,11 @@ class Acks:
             )
         if announced:
             self._wake()
+
+
+def _known(asked: Callable[[], Settled]) -> Settled:
+    """What came of it. If nobody can say: what was not acknowledged comes again by itself."""
+    try:
+        return asked()
+    except AnswerLost:
+        return NOTHING

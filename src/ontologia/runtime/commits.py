@@ -47,6 +47,8 @@ class UnitOfWork:
     """More events, made from what turns out to change."""
     also: Callable[[Tx], None] | None = None
     """Something else to write in the same transaction."""
+    along: Callable[[Tx], None] | None = None
+    """Something that waits for a transaction to be written by: only if there is one."""
 
 
 class Written(NamedTuple):
@@ -117,6 +119,8 @@ class Commits:
             stored = tx.announce(announcements) if announcements else []
             if unit.also is not None:
                 unit.also(tx.tx)
+            if unit.along is not None and (changes or announcements):
+                unit.along(tx.tx)
         if commit_id is not None:
             self.last = max(self.last, commit_id)
         if announcements:

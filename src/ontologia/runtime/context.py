@@ -12,6 +12,7 @@ from ontologia.delivery.lifecycle import lease_is_valid
 from ontologia.delivery.lineage import Lineage, child_of
 from ontologia.errors import InvalidValueError, LeaseExpiredError, SessionClosedError
 from ontologia.query.builder import QueryBuilder
+from ontologia.runtime.acks import Acks
 from ontologia.runtime.commits import UnitOfWork, check_event_options, events_of, identify
 from ontologia.runtime.intents import Intents
 from ontologia.schema.entity import Entity
@@ -38,8 +39,9 @@ class HandlerContext(Generic[E_co]):
     nothing of it ever was.
     """
 
-    def __init__(self, session: Session, claim: Claim, event: E_co) -> None:
+    def __init__(self, session: Session, acks: Acks, claim: Claim, event: E_co) -> None:
         self._session = session
+        self._acks = acks
         self._claim = claim
         self._event = event
         self._intents = Intents(session._registry)
@@ -202,8 +204,11 @@ class HandlerContext(Generic[E_co]):
             self._claim.lease_until, to_text(self._session._clock.now())
         ):
             raise LeaseExpiredError(self._claim.handler_id, self._claim.event.id)
-        commit_id, stored = self._session._commits.write(
-            UnitOfWork(batch, self._commit_metadata(), announcements, self._claim, expected_head)
+        metadata, claim = self._commit_metadata(), self._claim
+        commit_id, stored = self._acks.ride(
+            lambda along: self._session._commits.write(
+                UnitOfWork(batch, metadata, announcements, claim, expected_head, along=along)
+            )
         )
         self._intents.settle(batch)
         identify(events, stored)

@@ -46,7 +46,7 @@ class Dispatcher:
             return
         if (claim.read_commit or 0) < self._session._commits.last:
             claim.read_commit, claim.moved = self._session._commits.last, True
-        context = HandlerContext(self._session, claim, event)
+        context = HandlerContext(self._session, self._acks, claim, event)
         try:
             self._call(handler, context)
         except Exception as error:  # noqa: BLE001 - whatever it is, the run goes on

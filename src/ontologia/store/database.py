@@ -15,6 +15,10 @@ class Conflict(LockContentionError):
     """A transaction collided with others and was taken back; it may well go through next time."""
 
 
+class AnswerLost(Exception):
+    """A transaction was committed, and the connection was lost before a statement was answered."""
+
+
 class Tx(Protocol):
     """Statements within one transaction."""
 

@@ -40,6 +40,10 @@ class Dialect(Additions, Protocol):
         """Move the first `most` rows of `incoming` to `ready`; how many they were."""
         ...
 
+    def try_hand_out(self, tx: Tx, most: int) -> Callable[[], bool]:
+        """The same unless somebody else is at it; whether nobody was. Does not wait for an answer."""
+        ...
+
     def take(
         self, tx: Tx, consumer: Consumer, types: str | None, most: int, lease: Lease
     ) -> Callable[[], list[Taken]]:
@@ -85,6 +89,8 @@ class Peek(NamedTuple):
     """Consumers that somebody has forgotten."""
     fresh: bool
     """Whether there is something that nobody has handed out."""
+    little: bool = False
+    """Whether that is no more than one portion, and all of it is there already."""
 
     def wait(self, now: datetime, longest: float) -> float:
         """Seconds until something comes due, at most `longest`."""
@@ -126,15 +132,17 @@ class Claims(Leases):
         with self._database.read() as tx:
             common = tx.ask(self._sql["peek_common"])
             apart = tx.ask(self._sql["peek"], {"consumers": listed})
-        [(incoming, next_fire)] = common()
+        [(incoming, next_fire, much)] = common()
         rows = apart()
-        fresh = incoming or (next_fire is not None and next_fire <= instant.timestamp())
+        promoting = next_fire is not None and next_fire <= instant.timestamp()
+        fresh = bool(incoming or promoting)
         running = [row for row in rows if not row[3]]
         due = {row[0] for row in running if row[2] and row[2] <= now}
         claimable = due | {row[0] for row in running if fresh or row[1]}
         waiting = [row[2] for row in running if row[2] and row[2] > now]
         gone = {row[0] for row in rows if row[3] is None}
-        return Peek(claimable, due, min(waiting, default=None), next_fire, gone, bool(fresh))
+        little = fresh and not promoting and not much
+        return Peek(claimable, due, min(waiting, default=None), next_fire, gone, fresh, little)
 
     # -- claim ------------------------------------------------------------------------------
 
@@ -155,13 +163,15 @@ class Claims(Leases):
 
         What it saw is to be done first; without it everything is looked for. The first `start`
         events may come started, if nobody tried them before. `before` is done in the same
-        transaction. One soft transaction, and one more for every 5,000 new events.
+        transaction. One soft transaction, and one more for every 5,000 new events; on PostgreSQL
+        it is one message if `peek` saw that there is little to hand out, or nothing.
         """
         if limit <= 0 or not types:
             return []
         listed = None if ALL_TYPES in types else codec.encode_checked(list(types))
         done = peek is not None and not peek.fresh
-        if not done and not self._database.one_writer:
+        along = peek is not None and peek.little and not self._database.one_writer
+        if not (done or along or self._database.one_writer):
             done = self._try_hand_out(wait=False)
         while True:
             with self._database.write(durable=False) as tx:
@@ -172,10 +182,13 @@ class Claims(Leases):
                 if before is not None:
                     before(tx)
                     before = None
+                handing = self._dialect.try_hand_out(tx, HAND_OUT_MOST) if along else None
                 if peek is None or consumer.id in peek.due:
                     self._return_due(tx, consumer, policy)
                 taking = self._take(tx, consumer, listed, session_id, limit, lease_ms, start)
             taken = taking()
+            if handing is not None:
+                done, along = handing(), False
             if taken or done:
                 return taken
             # Refused is not empty: somebody else was handing out what may be for this consumer.

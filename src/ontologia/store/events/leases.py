@@ -126,9 +126,9 @@ class Leases:
         if not done:
             return lambda: NOTHING
         now = to_text(self._clock.now())
-        self._note_beginnings(tx, [item.claim for item in done])
-        groups = _by_token(item.claim for item in done)
+        groups = _by_token(item.claim for item in done if not item.claim.moved)
         asked = [(group[0].token, self._fenced(tx, "ack", group, now)) for group in groups]
+        asked += [(c.token, self._ack_moved(tx, c, now)) for c, _ in done if c.moved]
 
         def settled() -> Settled:
             acked = {(token, event_id) for token, kept in asked for event_id in kept()}
@@ -146,11 +146,12 @@ class Leases:
             self._events.announce(tx, [each for item in kept for each in item.announcements])
         return settled
 
-    def _note_beginnings(self, tx: Tx, claims: Iterable[Claim]) -> None:
-        """A group is started at once, but what an attempt saw is what was there when it began."""
-        moved = [(c.read_commit, c.event.id, c.handler_id, c.token) for c in claims if c.moved]
-        if moved:
-            tx.many(self._sql["began_at"], moved)
+    def _ack_moved(self, tx: Tx, claim: Claim, now: str) -> Callable[[], dict[str, int | None]]:
+        """The same for one of a group, all started at once: what it saw is what was there then."""
+        place = {"event_id": claim.event.id, "handler_id": claim.handler_id, "token": claim.token}
+        seen = {"read_commit": claim.read_commit, "now": now}
+        asked = tx.ask(self._sql["ack_moved"], place | seen)
+        return lambda: {row[0]: None for row in asked()}
 
     def abandon(self, claims: Iterable[Claim]) -> int:
         """Hand claims back, without a mark against them; how many were still held."""
@@ -219,8 +220,11 @@ class Leases:
         place = {"event_id": event_id, "handler_id": handler_id}
         with self._database.write(durable=False) as tx:
             instant = self._clock.now()
-            if claim is not None:
-                self._note_beginnings(tx, [claim])
+            if claim is not None and claim.moved:
+                tx.later(
+                    self._sql["began_at"],
+                    (claim.read_commit, claim.event.id, claim.handler_id, claim.token),
+                )
             whose = {"session_id": session_id, "token": token, "now": to_text(instant)}
             held = tx.one(self._sql["lock_claim"], place | whose)
             if held is None:

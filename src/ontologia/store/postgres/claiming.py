@@ -31,6 +31,11 @@ class PostgresDialect:
         answer = tx.ask(self._sql["hand_out"], {"most": most})
         return lambda: int(answer()[0][0])
 
+    def try_hand_out(self, tx: Tx, most: int) -> Callable[[], bool]:
+        turn = tx.ask(self._sql["try_turn"], {"key": self._database.hand_out_key})
+        tx.later(self._sql["hand_out_in_turn"], {"most": most})
+        return lambda: bool(turn()[0][0] == "true")
+
     def take(
         self, tx: Tx, consumer: Consumer, types: str | None, most: int, lease: Lease
     ) -> Callable[[], list[Taken]]:

@@ -21,7 +21,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from hashlib import blake2b
 from itertools import chain, islice
@@ -43,7 +43,15 @@ from ontologia.store.postgres.contact import first_contact, has_died, unreachabl
 from ontologia.store.postgres.errors import lost, translated
 from ontologia.store.postgres.place import Place, with_settings
 from ontologia.store.postgres.quiet import PREFIX, hush
-from ontologia.store.postgres.wire import Answer, Connection, Statement, Wire, plain, portions
+from ontologia.store.postgres.wire import (
+    Answer,
+    Connection,
+    Last,
+    Statement,
+    Wire,
+    plain,
+    portions,
+)
 from ontologia.store.turn import Turn
 
 log = logging.getLogger(__name__)
@@ -90,7 +98,7 @@ class Tx:
     Those of the store itself are queued until an answer is needed; see `wire`.
     """
 
-    __slots__ = ("_hand_out_key", "_wire", "gate", "proof")
+    __slots__ = ("_hand_out_key", "_wire", "announces", "gate", "proof")
 
     def __init__(self, wire: Wire, hand_out_key: int) -> None:
         self._wire = wire
@@ -99,6 +107,8 @@ class Tx:
         """What to ask whether it was committed; see `Database._find_out`."""
         self.gate: Answer | None = None
         """What the statement that follows BEGIN answers; see `Database.write_state`."""
+        self.announces = False
+        """Whether it stores events."""
 
     def ask(self, sql: str, bindings: Bindings = ()) -> Answer:
         """Queue a statement; calling what this returns gives its rows."""
@@ -130,6 +140,7 @@ class Tx:
         """Run a statement for each row, without waiting for each."""
         statement = sql if isinstance(sql, Statement) else Statement(sql)
         given = list(rows)
+        self.announces = self.announces or statement.announces
         if statement.bulk is not None and len(given) >= _A_FEW:
             for portion in portions(given, _PORTION, _length):
                 self._wire.ask(statement.bulk, _columns(portion))
@@ -169,7 +180,7 @@ class Database:
         self._timeout_ms = timeout_ms
         self._clock = clock
         self._pid = os.getpid()
-        self._hand_out_key = lock_key("hand-out", place.schema)
+        self.hand_out_key = lock_key("hand-out", place.schema)
         self._commits_key = lock_key("commits", place.schema)
         self._turn = Turn()
         self._lock = threading.Lock()
@@ -178,6 +189,9 @@ class Database:
         self._waiting = 0  # threads that wait for a connection
         self._look_again = 0.0
         self._writing = False
+        self._told = _Told()
+        self.notice: Callable[[], Last | None] = lambda: None
+        """What wakes those who wait for events elsewhere, unless that was said a moment ago."""
         self.pooled, self.standby = first_contact(place, clock)
         self._statement_ms = statement_ms
         # How statements run is part of a connection, where that is one's own.
@@ -193,6 +207,11 @@ class Database:
             open=True,
             name=PREFIX + place.schema,
         )
+
+    @property
+    def told(self) -> bool:
+        """Whether the last write transaction of this thread took its notice along."""
+        return self._told.yes
 
     # -- transactions -----------------------------------------------------------------------
 
@@ -267,7 +286,7 @@ class Database:
             wire.ask(_WAIT_MOST, (max(1, self._timeout_ms),))
             for row in chain(few, rows):
                 wire.ask(statement, row)
-            wire.sync()
+            self._told.yes = wire.sync(then=self.notice())
             return
         try:
             wire.ask(_WRITE)
@@ -276,7 +295,7 @@ class Database:
                 wire.ask(statement.bulk, _columns(portion))
                 wire.push()
             wire.ask(_COMMIT)
-            wire.sync()
+            self._told.yes = wire.sync(then=self.notice())
         except BaseException:
             wire.roll_back()
             raise
@@ -296,7 +315,7 @@ class Database:
             if self.pooled:
                 wire.ask(_SET, (self._statement_ms,))
             try:
-                yield Tx(wire, self._hand_out_key)
+                yield Tx(wire, self.hand_out_key)
                 wire.ask(_COMMIT)
                 wire.sync()
             except BaseException:
@@ -307,29 +326,32 @@ class Database:
     def _transaction(
         self, limit_ms: float, *, durable: bool, unlimited: bool = False
     ) -> Generator[Tx]:
+        self._told.yes = False
         with self._wired(limit_ms) as wire:
             wire.ask(_WRITE)
             settings = wire.ask(_HARD if durable else _SOFT, (max(1, int(limit_ms)),))
             if self.pooled or unlimited:
                 wire.ask(_SET, (0 if unlimited else self._statement_ms,))
-            tx = Tx(wire, self._hand_out_key)
+            tx = Tx(wire, self.hand_out_key)
             try:
                 yield tx
                 # What is soft may as well be lost and done again. Of a hard one the number must be
                 # known before it is committed, to ask what became of it.
                 number = settings()[0][-1] if durable else None
-                cut = self._commit(wire)
+                notice = self.notice() if durable and tx.announces and not self.pooled else None
+                cut = self._commit(wire, notice)
             except BaseException:
                 wire.roll_back()
                 raise
         if cut is not None:
+            wire.drop()
             self._find_out(cut, number, tx.proof)
 
-    def _commit(self, wire: Wire) -> psycopg.OperationalError | None:
+    def _commit(self, wire: Wire, notice: Last | None) -> psycopg.OperationalError | None:
         """End the transaction; the error if the connection was lost on the way."""
         ended = wire.ask(_COMMIT)
         try:
-            wire.sync(once=True)
+            self._told.yes = wire.sync(once=True, then=notice)
         except psycopg.OperationalError as error:
             if not wire.connection.closed:
                 raise
@@ -519,6 +541,12 @@ class Database:
                 f"the store {self._shown} was opened in another process",
                 hint="A connection does not survive fork(); open a session in the child.",
             )
+
+
+class _Told(threading.local):
+    """What each thread's last write transaction did."""
+
+    yes = False
 
 
 def lock_key(purpose: str, schema: str) -> int:

@@ -60,6 +60,7 @@ class PostgresStore(Records):
             clock=servers,
         )
         self._channel = channel_of(place, pooled=self._database.pooled)
+        self._database.notice = self._channel.notice
         state = prepared(qualified(_STATE, place.schema))
         for name in ("commit_entity", "commit_relation", "insert_commit"):
             state[name].proof = state["has_commit"]
@@ -73,6 +74,8 @@ class PostgresStore(Records):
         hot["insert_event"].proof = hot["has_event"]
         hot["append_event"].bulk = hot["append_events"]
         hot["append_event"].proof = hot["has_event"]
+        for name in ("insert_event", "append_event"):
+            hot[name].announces = True
         hot["insert_reply"].proof = hot["get_reply"]
         hot["insert_deferred"].proof = hot["has_deferred"]
         events = {**hot, **qualified(_OPERATION, place.schema)}
@@ -83,7 +86,7 @@ class PostgresStore(Records):
             config=config,
             clock=clock,
             random=random,
-            wake=self._channel.wake,
+            wake=self._wake,
         )
         try:
             prepare(self._database)
@@ -96,6 +99,9 @@ class PostgresStore(Records):
 
     def watch(self) -> Watch:
         return Watch(self._channel)
+
+    def _wake(self) -> None:
+        self._channel.wake(elsewhere=not self._database.told)
 
     # -- transactions -----------------------------------------------------------------------
 

@@ -13,14 +13,14 @@ import functools
 import re
 import select
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import psycopg
 from psycopg import abc, errors, pq
 from psycopg.adapt import Transformer
 
-from ontologia.store.database import Bindings
+from ontologia.store.database import AnswerLost, Bindings
 
 _Row = TypeVar("_Row")
 _PLACE = re.compile(r"%(?:\((\w+)\)s|(s)|(%))")
@@ -38,6 +38,8 @@ class Statement(str):
     """Has a row, with the same bindings, if and only if what this one wrote was committed."""
     bulk: Statement | None = None
     """The same for many rows: it takes a list of each of their values."""
+    announces: bool = False
+    """Whether it stores events, so that somebody should be woken."""
 
     @functools.cached_property
     def plan(self) -> _Plan:
@@ -83,7 +85,7 @@ class Answer:
 
     __slots__ = ("_sync", "result")
 
-    def __init__(self, sync: Callable[[], None]) -> None:
+    def __init__(self, sync: Callable[[], object]) -> None:
         self._sync = sync
         self.result: Result | None = None
 
@@ -96,7 +98,7 @@ class Answer:
         if self.result is None:
             self._sync()
         if self.result is None:
-            raise RuntimeError("this statement was not run: its transaction was taken back")
+            raise AnswerLost("nobody answered: the connection was lost, or all was taken back")
         return self.result
 
 
@@ -108,6 +110,10 @@ class Result(NamedTuple):
     """How many rows were written, or read."""
     done: bytes
     """What the server says it did."""
+
+
+Last: TypeAlias = tuple[bytes, Sequence[Any]]
+"""A statement that follows when all the others are done, and what it is given."""
 
 
 class _Queued(NamedTuple):
@@ -158,12 +164,16 @@ class Wire:
         """Take the transaction back, and forget what is queued."""
         if self._sent:
             self.connection.close()  # nobody is going to read its answers
-        self._forget()
-        self._queue, self._text = [], 0
+        self.drop()
         try:
             self.connection.rollback()
         except psycopg.Error:
             self.connection.close()  # the server takes it back by itself
+
+    def drop(self) -> None:
+        """Nobody is going to answer what was sent."""
+        self._forget()
+        self._queue, self._text = [], 0
 
     def push(self) -> None:
         """Let the server begin with what is queued; the next `sync` waits for its answers."""
@@ -174,18 +184,21 @@ class Wire:
             self.connection.close()
             self._forget()
 
-    def sync(self, *, once: bool = False) -> None:
+    def sync(self, *, once: bool = False, then: Last | None = None) -> bool:
         """Send what is queued and wait for the answers; the first error is raised.
 
         If it is the first that is sent and the connection turns out to be lost, it is sent again
-        on another, unless it must not be done twice.
+        on another, unless it must not be done twice. `then` goes with it and is run after it, in a
+        transaction of its own; whether it was, which is all that can go wrong with it.
         """
+        done = False
         while self._queue:
             try:
-                self._exchange()
+                done = self._exchange(then)
             except psycopg.OperationalError:
                 if once or not self.replaced():
                     raise
+        return done
 
     def replaced(self) -> bool:
         """Have another connection instead of one that died; False if that cannot be, or is not."""
@@ -195,14 +208,20 @@ class Wire:
         self.connection = another(self.connection)
         return True
 
-    def _exchange(self) -> None:
+    def _exchange(self, then: Last | None = None) -> bool:
         connection = self.connection
         pgconn = connection.pgconn
         try:
             self._send()
             pgconn.pipeline_sync()
+            if then is not None:
+                text, values = then
+                pgconn.send_query_params(text, [_bound(value) for value in values])
+                pgconn.pipeline_sync()
             results = _received(pgconn)
-            pgconn.exit_pipeline_mode()
+            done = then is not None and _was_done(pgconn)
+            if pgconn.status == pq.ConnStatus.OK:
+                pgconn.exit_pipeline_mode()
             failed = _first_error(results)
             if failed is not None and (failed.sqlstate or "").startswith(_LOST):
                 raise failed
@@ -221,6 +240,7 @@ class Wire:
         for each, result in zip(expected, results, strict=True):
             if each is not None:
                 each.result = _loaded(load, result)
+        return done
 
     def _send(self) -> None:
         """Hand what is queued to libpq."""
@@ -281,6 +301,14 @@ def _received(pgconn: pq.abc.PGconn) -> list[pq.abc.PGresult]:
         if pgconn.status == pq.ConnStatus.BAD:
             raise psycopg.OperationalError(pgconn.get_error_message())
         results.append(result)
+
+
+def _was_done(pgconn: pq.abc.PGconn) -> bool:
+    """Whether the statement that followed was run. What went before it is done in any case."""
+    try:
+        return _first_error(_received(pgconn)) is None
+    except psycopg.OperationalError:
+        return False
 
 
 def _wait(socket: int, *, writing: bool) -> None:

@@ -35,6 +35,10 @@ class SQLiteDialect:
             tx.run(_SQL["delete_incoming"], {"top": top})
         return lambda: int(count)
 
+    def try_hand_out(self, tx: Tx, most: int) -> Callable[[], bool]:
+        self.hand_out(tx, most)
+        return lambda: True
+
     def take(
         self, tx: Tx, consumer: Consumer, types: str | None, most: int, lease: Lease
     ) -> Callable[[], list[Taken]]:

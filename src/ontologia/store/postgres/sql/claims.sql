@@ -73,8 +73,10 @@ SELECT c.id,
   FROM (SELECT value::bigint AS id FROM jsonb_array_elements_text(%(consumers)s::jsonb)) c;
 
 -- name: peek_common
+-- Anything, when the next deferred event is due, and whether there is more than a portion.
 SELECT EXISTS (SELECT 1 FROM ontologia.incoming),
-       (SELECT MIN(fire_at) FROM ontologia.deferred_events WHERE status = 'scheduled');
+       (SELECT MIN(fire_at) FROM ontologia.deferred_events WHERE status = 'scheduled'),
+       EXISTS (SELECT 1 FROM ontologia.incoming ORDER BY seq OFFSET 5000);
 
 -- name: hand_out
 -- One statement, so one snapshot: what it deletes is what it hands out. With two, an event that
@@ -93,6 +95,25 @@ handed AS (
       JOIN ontologia.subscriptions s ON s.namespace = e.namespace AND s.type IN (e.type, '*')
         ON CONFLICT DO NOTHING)
 SELECT COUNT(*) FROM taken;
+
+-- name: try_turn
+-- The lock of hand-out, if nobody has it. What follows on the same way knows by the setting whether
+-- that was so, and the client need not ask first.
+SELECT set_config('hand_out.turn', pg_try_advisory_xact_lock(%(key)s)::text, true);
+
+-- name: hand_out_in_turn
+-- `hand_out` after `try_turn`; the statement is a snapshot of its own, taken under the lock.
+WITH taken AS (
+    DELETE FROM ontologia.incoming
+     WHERE current_setting('hand_out.turn') = 'true'
+       AND seq IN (SELECT seq FROM ontologia.incoming ORDER BY seq LIMIT %(most)s)
+    RETURNING event_id)
+INSERT INTO ontologia.ready(consumer_id, priority, created_at, event_id, type)
+SELECT s.consumer_id, e.priority, e.created_at, e.id, e.type
+  FROM taken t
+ CROSS JOIN LATERAL (SELECT * FROM ontologia.events WHERE id = t.event_id LIMIT 1) e
+  JOIN ontologia.subscriptions s ON s.namespace = e.namespace AND s.type IN (e.type, '*')
+    ON CONFLICT DO NOTHING;
 
 -- name: due_claims
 -- Leases that ran out and backoffs that ended. What another claimer is returning, or its holder
@@ -216,6 +237,17 @@ RETURNING event_id;
 UPDATE ontologia.event_claims SET ack_at = %(now)s, due_at = NULL
  WHERE handler_id = %(handler_id)s
    AND event_id = ANY(ARRAY(SELECT jsonb_array_elements_text(%(ids)s::jsonb)))
+   AND lease_token = %(token)s AND ack_at IS NULL AND dead_lettered_at IS NULL
+   AND lease_until > %(now)s
+RETURNING event_id;
+
+-- name: ack_moved
+-- With the commit that the attempt saw. As in `began_at`, one whose start was lost has none.
+UPDATE ontologia.event_claims
+   SET ack_at = %(now)s, due_at = NULL,
+       read_commit = CASE WHEN started_at IS NOT NULL THEN %(read_commit)s::bigint
+                          ELSE read_commit END
+ WHERE event_id = %(event_id)s AND handler_id = %(handler_id)s
    AND lease_token = %(token)s AND ack_at IS NULL AND dead_lettered_at IS NULL
    AND lease_until > %(now)s
 RETURNING event_id;

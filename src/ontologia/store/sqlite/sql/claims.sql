@@ -63,8 +63,9 @@ SELECT c.value,
   FROM json_each(:consumers) c;
 
 -- name: peek_common
+-- Whether there is much to hand out does not matter here: one writer does it step by step.
 SELECT EXISTS (SELECT 1 FROM incoming),
-       (SELECT MIN(fire_at) FROM deferred_events WHERE status = 'scheduled');
+       (SELECT MIN(fire_at) FROM deferred_events WHERE status = 'scheduled'), 0;
 
 -- name: incoming_top
 SELECT MAX(seq), COUNT(*) FROM (SELECT seq FROM incoming ORDER BY seq LIMIT :most);
@@ -166,6 +167,12 @@ RETURNING event_id;
 -- name: ack
 UPDATE event_claims SET ack_at = :now, due_at = NULL
  WHERE handler_id = :handler_id AND event_id IN (SELECT value FROM json_each(:ids))
+   AND lease_token = :token AND ack_at IS NULL AND dead_lettered_at IS NULL AND lease_until > :now
+RETURNING event_id;
+
+-- name: ack_moved
+UPDATE event_claims SET ack_at = :now, due_at = NULL, read_commit = :read_commit
+ WHERE event_id = :event_id AND handler_id = :handler_id
    AND lease_token = :token AND ack_at IS NULL AND dead_lettered_at IS NULL AND lease_until > :now
 RETURNING event_id;
 
