@@ -24,9 +24,11 @@ bench: $(READY)
 	$(BIN)/python -m bench
 
 soak: $(READY)   # two hours of trouble: docs/guarantees.md
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev,fuzz]"
 	$(BIN)/python -m ontologia.testing.simulation --seeds 20000
 	$(BIN)/python -m tests.faults.campaign --full
 	$(BIN)/python -m tests.faults.load --seconds 600
+	$(BIN)/python -m tests.fuzz --seconds 60
 
 docs: $(READY)   # the site, in build/site
 	$(BIN)/python -m tools.site

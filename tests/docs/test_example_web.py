@@ -63,6 +63,20 @@ def test_a_service_welcomes_whoever_signs_up_and_stops_cleanly(app, uri, open_se
     assert all(each["stopped_at"] for each in others)
 
 
+SERVED = """
+import os
+from signups.__main__ import ask, served
+with served() as address:
+    ask("PUT", f"{address}/users/ada", {"email": "ada@example.com"})
+print(sorted(each for each in os.listdir() if each.startswith("signups.db")))
+"""
+
+
+def test_a_service_that_stops_closes_its_store(app):
+    """The last who closes a database of SQLite's takes away the log beside it."""
+    assert app.run("-c", SERVED) == ["['signups.db']"]
+
+
 @contextmanager
 def served(app):
     """The service as a process; its address. At the end of the block it is killed."""

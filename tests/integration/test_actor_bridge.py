@@ -20,7 +20,7 @@ from tests.integration.actor_store import (
     BridgeSkipper,
     BridgeTideTurned,
 )
-from tests.integration.actor_world import connected, echoing, eventually, serving
+from tests.integration.actor_world import connected, echoing, serving
 
 
 @asynccontextmanager
@@ -315,28 +315,3 @@ def test_everything_that_can_be_asked_is_described(uri, tmp_path):
     assert publish["properties"]["type"]["const"] == "Event.Publish"
     assert "delayMs" in publish["$defs"]["PublishData"]["properties"]
     assert "bridge.lay" in described["commands"]
-
-
-@pytest.mark.req("CQR-009")
-def test_a_command_that_hangs_holds_up_nobody_but_commands(uri, tmp_path):
-    actor_store.HELD.clear()
-    actor_store.GO.clear()
-
-    async def main():
-        _, echo = echoing()
-        path = tmp_path / "o.sock"
-        try:
-            async with store(uri, tmp_path, [echo]) as (client, _), connected(path) as other:
-                data = {"name": "bridge.hold"}
-                asking = asyncio.create_task(client.ask(**command("Command.Dispatch", data)))
-                await eventually(actor_store.HELD.is_set)
-                await ensured(other, objects=[skipper()])
-                found = await other.ask("State.Get", {"type": "BridgeSkipper", "key": "s1"})
-                said = await other.ask(data={"n": 1})
-                done = asking.done()
-                actor_store.GO.set()
-                return found["kind"], said["kind"], done, (await asking)["data"]
-        finally:
-            actor_store.GO.set()
-
-    assert asyncio.run(main()) == ("reply", "reply", False, {"result": "held"})

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import threading
 
 import pytest
 
-from ontologia.actors import Capability, Message
+from ontologia.actors import ActorLoop, Capability, Message, StdioAdapter
 from ontologia.actors.ndjson import MOST_IN_FLIGHT
 from tests.integration.actor_world import (
     Deaf,
@@ -157,3 +160,84 @@ def test_events_that_nobody_wants_and_requests_that_nobody_takes_do_not_count(pa
     assert codes.count(None) >= 1
     assert set(codes) == {404, 409, None}
     assert after["data"] == {"n": 2}
+
+
+# -- on stdin and stdout --------------------------------------------------------------------------
+
+
+class Pipes:
+    """Two pipes with a loop at their far ends; what goes in is written by a thread."""
+
+    def __init__(self, lines):
+        input_fd, self.input = os.pipe()
+        self.output, output_fd = os.pipe()
+        self.adapter = StdioAdapter(timeout=None, input_fd=input_fd, output_fd=output_fd)
+        self._far, self._lines = (input_fd, output_fd), lines
+        self._writer = threading.Thread(target=self._write, daemon=True)
+
+    def _write(self):
+        with os.fdopen(self.input, "wb") as stream:
+            stream.writelines(self._lines)
+
+    def start(self):
+        self._writer.start()
+
+    def read(self):
+        """All answers, until there are no more."""
+        with os.fdopen(self.output, "rb") as stream:
+            return [json.loads(next(stream)) for _ in self._lines]
+
+    def close(self):
+        for each in self._far:
+            os.close(each)
+
+
+async def _settled(measured):
+    """What this comes to: no thread has changed it while others have run many times."""
+    last, same = measured(), 0
+    while same < 300:
+        await asyncio.to_thread(int)
+        now = measured()
+        last, same = now, same + 1 if now == last else 0
+    return last
+
+
+@pytest.mark.req("CQR-076")
+def test_no_more_is_read_from_stdin_than_actors_get_done():
+    lines = [line(data={"held": True}), *(line(data={"n": n}) for n in range(MANY))]
+    pipes = Pipes(lines)
+
+    async def story():
+        actor, echo = echoing()
+        async with ActorLoop([echo], adapters=[pipes.adapter]) as loop:
+            pipes.start()
+            await eventually(lambda: loop.metrics()["pending"]["adapters"] >= MOST_IN_FLIGHT)
+            most = await _settled(lambda: loop.metrics()["pending"]["adapters"])
+            actor.go.set()
+            return most, await asyncio.to_thread(pipes.read)
+
+    most, answers = told(story())
+    pipes.close()
+
+    assert most < BOUND, "all of it was read"
+    assert [each["data"].get("n") for each in answers] == [None, *range(MANY)]
+
+
+@pytest.mark.req("CQR-076")
+def test_nothing_is_read_from_stdin_while_nobody_reads_stdout():
+    pipes = Pipes([line(data={"n": n, "more": "x" * 100}) for n in range(MANY)])
+
+    async def story():
+        actor, echo = echoing()
+        async with ActorLoop([echo], adapters=[pipes.adapter]):
+            pipes.start()
+            await eventually(lambda: pipes.adapter.buffered >= MOST_IN_FLIGHT)
+            seen = await _settled(lambda: len(actor.seen))
+            return pipes.adapter.buffered, seen, await asyncio.to_thread(pipes.read)
+
+    most, seen, answers = told(story())
+    pipes.close()
+
+    assert most < BOUND
+    assert seen < MANY, "all of it was read"
+    assert [each["data"]["n"] for each in answers] == list(range(MANY))

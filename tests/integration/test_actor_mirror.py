@@ -125,7 +125,7 @@ def test_an_event_that_was_not_routed_when_the_loop_stopped_comes_again(uri):
         with Session(uri) as session:
             loop = ActorLoop(bridged(session, [ears]))
             async with loop:
-                mirror = loop._actors["mirror"]
+                mirror = loop._crew.actors["mirror"]
                 mirror.emit = lambda *_: None  # nothing is routed any more
                 event_id = published(session, "buoy.lost")
                 await eventually(lambda: mirror._routing)

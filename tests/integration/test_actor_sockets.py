@@ -8,6 +8,7 @@ import logging
 import os
 import socket
 import stat
+import threading
 
 import pytest
 
@@ -23,6 +24,7 @@ from tests.integration.actor_world import (
     listening,
     serving,
 )
+from tests.integration.running import PATIENCE
 
 
 @pytest.fixture
@@ -278,12 +280,13 @@ def test_only_the_command_that_ends_a_request_has_no_answer(path):
         async with serving(path, [echo]), connected(path) as client:
             await client.send(line("Sys.RequestTimeout", {"requestId": "x"}, kind="command"))
             await client.send(line("Sys.RequestTimeout", {"requestId": "x"}, kind="query"))
+            await client.send(line("No.Such", {"requestId": "x"}, kind="command"))
             client.writer.write_eof()
-            return await client.read(), await client.ended()
+            return [(await client.read())["data"]["code"] for _ in range(2)], await client.ended()
 
-    answer, ended = asyncio.run(main())
+    codes, ended = asyncio.run(main())
 
-    assert (answer["type"], answer["data"]["code"]) == ("Sys.RequestTimeout", 404)
+    assert codes == [400, 404]
     assert ended, "what was answered was not counted as asked"
 
 
@@ -496,6 +499,36 @@ def test_a_socket_on_which_somebody_listens_is_left_alone(path):
             return await client.ask(data={"n": 1})
 
     assert asyncio.run(main())["data"] == {"n": 1}
+
+
+def test_of_two_that_start_at_the_same_moment_only_one_replaces_a_stale_file(path, monkeypatch):
+    path.parent.mkdir()
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+    first, second = UnixSocketAdapter(path), UnixSocketAdapter(path)
+    look, other_done = first._remove_stale, threading.Event()
+    found = []
+
+    def look_and_dawdle():
+        look()
+        other.start()
+        other_done.wait(0.3)  # as long as that another may have the same idea
+
+    def listen_too():
+        try:
+            second._listen().close()
+        except ConfigError as error:
+            found.append(str(error))
+        other_done.set()
+
+    other = threading.Thread(target=listen_too)
+    monkeypatch.setattr(first, "_remove_stale", look_and_dawdle)
+
+    with first._listen():
+        other.join(PATIENCE)
+
+    [refused] = found
+    assert "another program listens at" in refused
 
 
 def test_what_is_no_socket_is_left_alone(path):

@@ -107,6 +107,14 @@ def test_a_cancelled_timer_never_fires_and_is_cancelled_once():
     assert types == ["Sys.TimerCancelled", "Tea.Ready"]
 
 
+def test_the_id_of_a_timer_tells_nothing_of_another():
+    async def story(loop, listener):
+        return [(await loop.request(_set(delayMs=1_000))).data["timerId"] for _ in range(20)]
+
+    ids = _story(story)
+    assert len({each[:8] for each in ids}) == len({each[-8:] for each in ids}) == 20
+
+
 @pytest.mark.req("CQR-057", "CQR-059", "CQR-060", "CQR-064")
 def test_what_a_template_says_of_its_lineage_is_kept_but_for_id_time_and_cause():
     metadata = {"id": "x", "timestamp": 1, "causation": "y", "traceparent": "00-ab"}

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ontologia import Discard, EventLoopLimitError, OntologiaConfig, Retry
@@ -44,6 +44,11 @@ def least(low: int, high: int) -> int:
 
 def most(low: int, high: int) -> int:
     return high
+
+
+def test_no_example_has_to_be_quick() -> None:
+    """A busy machine is no fault of the code: tests/conftest.py has it so for all tests."""
+    assert settings().deadline is None
 
 
 instants = st.integers(-5, 5).map(at)

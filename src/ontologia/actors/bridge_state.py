@@ -116,7 +116,7 @@ class StateEnsure(Message):
 
 
 class StateActor(StoreActor):
-    """Reads and writes, in the order in which it is asked."""
+    """Reads, and writes in the order in which it is asked."""
 
     def answer(self, message: StateGet | StateQuery | StateHistory | StateEnsure) -> dict[str, Any]:
         """What is stored, or was written."""

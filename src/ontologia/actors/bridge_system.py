@@ -44,11 +44,15 @@ class SystemDescribe(Message):
 
 
 class CommandActor(StoreActor):
-    """Carries out commands, one after the other."""
+    """Carries out commands, a few at a time; those about one record one after the other."""
 
     def __init__(self, place: Place, env: Env) -> None:
         super().__init__(place)
         self._env = env
+
+    def may_run_beside(self, message: Message) -> bool:
+        """Always: commands may take their time, and an `Env` sees to it that none disturbs another."""
+        return True
 
     def answer(self, message: CommandDispatch) -> dict[str, Any]:
         """What the command returned."""

@@ -27,6 +27,7 @@ from ontologia.actors.outcomes import Outcomes, failure
 from ontologia.actors.packet import Packet
 from ontologia.actors.parts import explain
 from ontologia.actors.pending import Client, Entry, Owner, Peer, PendingTable, Program
+from ontologia.actors.permission import check_client_may_say
 from ontologia.actors.posts import Posts, Receipt
 from ontologia.actors.router import Route, Router
 from ontologia.actors.schema import Decoder, decode, decode_as
@@ -79,10 +80,7 @@ class Dispatch:
 
     def receive(self, message: Message, client: Client) -> None:
         """Take what a client says; InvalidValueError if it is not for clients to say."""
-        if message.kind in OUTCOMES:
-            raise InvalidValueError(
-                f"clients send commands, queries and events; a {message.kind} is for actors to give"
-            )
+        check_client_may_say(message)
         receipt = None if client.handled is None else Receipt(client.handled)
         self.accept(message, client, "user", receipt=receipt)
 

@@ -15,10 +15,12 @@ from ontologia.actors.bridge_events import instant
 from ontologia.actors.capability import Capability
 from ontologia.actors.message import Message
 from ontologia.actors.observability import TIMER_CANCELLED, TIMER_SET
+from ontologia.actors.permission import system_type_in
 from ontologia.actors.problems import problem
 from ontologia.actors.storing import Data, Place
 from ontologia.actors.timer import TimerActor, TimerCancel, TimerSet, TimerSetData
 from ontologia.codec import encode
+from ontologia.errors import InvalidValueError
 
 STORED_TYPE = "actors.timer.due"
 _DUE = "Actors.TimerDue"
@@ -65,7 +67,7 @@ class DurableTimerActor(TimerActor):
         """Set, cancel or fire a timer. What takes the store its time does not hold up the others."""
         if isinstance(message, TimerDue):
             if message.data.loop == self._name:
-                self.fire(message.data.timer_id, DurableTimerSet.from_data(message.data.command))
+                self.fire(message.data.timer_id, _sendable(message.data.command))
         elif isinstance(message, DurableTimerSet) and message.data.durable:
             self._beside(message, self._keep(message))
         elif isinstance(message, TimerCancel) and message.data.timer_id.startswith(_DURABLE):
@@ -106,6 +108,7 @@ class DurableTimerActor(TimerActor):
 
     def _defer(self, message: DurableTimerSet) -> str:
         session, data = self._place.session, message.data
+        _check(message)
         events = session.event_store
         timer_id = f"{_DURABLE}{events.log._ids.new()}"  # the event's id as well
         payload = {
@@ -124,6 +127,20 @@ class DurableTimerActor(TimerActor):
         events, namespace = self._place.session.event_store, self._place.session.namespace
         number = events.journal.deferred_number(namespace, timer_id, STORED_TYPE)
         return number is not None and events.cancel_deferred(namespace, number)
+
+
+def _sendable(command: dict[str, Any]) -> DurableTimerSet:
+    """The command that set a timer. Whoever may publish events can write one of these as well."""
+    message = DurableTimerSet.from_data(command)
+    _check(message)
+    return message
+
+
+def _check(message: DurableTimerSet) -> None:
+    template = message.data.message
+    found = system_type_in(template.type, template.data)
+    if found is not None:
+        raise InvalidValueError(f"{found} is for the loop to say; no durable timer may")
 
 
 def durable_timer(place: Place, name: str) -> Capability:

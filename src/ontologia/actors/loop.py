@@ -8,7 +8,6 @@ nothing left that could bring a message it ends.
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,17 +16,15 @@ from typing import Any, Self
 
 from ontologia.actors.actor import TIMEOUT
 from ontologia.actors.adapter import Adapter
+from ontologia.actors.crew import Crew
 from ontologia.actors.dispatch import Dispatch
 from ontologia.actors.lanes import MOST_MICROTASKS, Lane, Lanes, others_turn
 from ontologia.actors.message import Message, is_answered
 from ontologia.actors.observability import LOOP_FAULT
 from ontologia.actors.packet import Packet
 from ontologia.actors.pending import Client, Program
-from ontologia.actors.process import ProcessActor
 from ontologia.actors.router import Router
 from ontologia.actors.timer import TIMER
-from ontologia.actors.voice import Voice
-from ontologia.actors.worker import listen_to
 from ontologia.errors import ActorBootError
 
 
@@ -40,19 +37,16 @@ class ActorLoop:
 
     def __init__(self, capabilities: Sequence[Any], *, adapters: Sequence[Adapter] = ()) -> None:
         own = [] if any(getattr(each, "id", "") == TIMER.id for each in capabilities) else [TIMER]
-        self._capabilities = [*own, *capabilities]
-        self._adapters = list(adapters)
-        names = Counter(each.id for each in self._adapters)
+        known, outside = [*own, *capabilities], list(adapters)
+        names = Counter(each.id for each in outside)
         twice = [name for name, times in names.items() if times > 1]
         if twice:
             raise ActorBootError(
                 [f"{name}: there is another adapter with this id" for name in twice]
             )
-        self._router = Router(self._capabilities)
         self._lanes: Lanes[Packet] = Lanes()
-        self._dispatch = Dispatch(self._router, self._lanes)
-        self._actors: dict[str, Any] = {}
-        self._started: list[Adapter] = []
+        self._dispatch = Dispatch(Router(known), self._lanes)
+        self._crew = Crew(known, outside, self._dispatch)
         self._turns = 0
         self._held = self._stopping = self._over = False
         self._running: asyncio.Task[None] | None = None
@@ -65,10 +59,10 @@ class ActorLoop:
 
         ActorBootError names every capability that could not be started.
         """
-        if self._over or self._actors:
+        if self._over or self._crew.actors:
             raise RuntimeError("an ActorLoop runs once; make another one")
         try:
-            await self._boot()
+            await self._crew.start(self)
             self._ready.set()
             await self._turn_after_turn()
         finally:
@@ -112,13 +106,7 @@ class ActorLoop:
     @property
     def alive(self) -> bool:
         """Whether anything is left that could lead to another turn."""
-        return bool(
-            self._held
-            or self._lanes
-            or len(self._dispatch.pending)
-            or any(getattr(each, "pending", 0) for each in self._actors.values())
-            or any(each.active or each.buffered for each in self._started)
-        )
+        return bool(self._held or self._lanes or len(self._dispatch.pending) or self._crew.busy)
 
     def metrics(self) -> dict[str, Any]:
         """What is waiting where, and what was counted so far; all of it JSON."""
@@ -138,10 +126,10 @@ class ActorLoop:
             },
             "mailboxes": {
                 name: int(getattr(actor, "pending", 0)) - int(getattr(actor, "timers", 0))
-                for name, actor in self._actors.items()
+                for name, actor in self._crew.actors.items()
             },
-            "timers": sum(int(getattr(each, "timers", 0)) for each in self._actors.values()),
-            "buffered": {each.id: each.buffered for each in self._started},
+            "timers": sum(int(getattr(each, "timers", 0)) for each in self._crew.actors.values()),
+            "buffered": {each.id: each.buffered for each in self._crew.adapters},
             "signals": dict(self._dispatch.signals.counts),
         }
 
@@ -222,53 +210,16 @@ class ActorLoop:
     def _fault(self, about: str, error: Exception) -> None:
         self._dispatch.signals.emit(LOOP_FAULT, about, {"error": repr(error)})
 
-    async def _boot(self) -> None:
-        problems: list[str] = []
-        for capability in self._capabilities:
-            try:
-                await self._spawn(capability)
-            except Exception as error:  # noqa: BLE001 - an actor may raise anything
-                problems.append(f"{capability.id}: spawn: {type(error).__name__}: {error}")
-        if problems:
-            raise ActorBootError(problems)
-        for adapter in self._adapters:
-            self._started.append(adapter)
-            await adapter.start(self)
-
-    async def _spawn(self, capability: Any) -> None:
-        name: str = capability.id
-        actor: Any
-        if getattr(capability, "isolation", "task") == "process":
-            actor = ProcessActor(name, capability.spawn, capability.inbound)
-        else:
-            actor = capability.spawn()
-        self._dispatch.posts.add(name, actor)
-        self._actors[name] = actor
-        voice = Voice(name, self._dispatch)
-        listen_to(actor, voice.heard, voice.failed)
-        if hasattr(actor, "start"):
-            await _done(actor.start)
-
     async def _shut(self) -> None:
         self._dispatch.outcomes.close()
         self._lanes.drain(partial(self._fault, ""))
         self._over = True
-        stops = [_done(each.stop) for each in self._started]
-        stops += [_done(each.stop) for each in self._actors.values() if hasattr(each, "stop")]
-        for error in await asyncio.gather(*stops, return_exceptions=True):
-            if isinstance(error, Exception):
-                self._fault("", error)
+        for error in await self._crew.stop():
+            self._fault("", error)
 
     def _check_open(self) -> None:
         if self._over:
             raise RuntimeError("the actor loop has ended; the message was not sent")
-
-
-async def _done(step: Callable[[], Any]) -> None:
-    """Take a step, be it `async` or not: objects that are shaped like a Worker may be either."""
-    found = step()
-    if inspect.isawaitable(found):
-        await found
 
 
 def _settle(future: asyncio.Future[Message], outcome: Message) -> None:

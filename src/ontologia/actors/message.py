@@ -13,14 +13,12 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Annotated, Any, Literal, Self, cast, dataclass_transform, get_args
 
-import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic._internal._model_construction import ModelMetaclass
-from pydantic_core import PydanticSerializationError
 
+from ontologia.actors.packing import packed
 from ontologia.actors.parts import ErrorData, Metadata, checked_error, explain, new_id, plain
 from ontologia.clock import now_ms
-from ontologia.codec import storable
 from ontologia.errors import InvalidValueError
 
 Kind = Literal["command", "query", "event", "reply", "error"]
@@ -31,8 +29,6 @@ TIMEOUT_TYPE = "Sys.RequestTimeout"
 """The one command that the loop carries out itself."""
 TYPE_PATTERN = r"^[A-Z][a-zA-Z0-9]*\.[A-Z][a-zA-Z0-9]*$"
 _TYPE = re.compile(TYPE_PATTERN)
-# Dates and dataclasses would come out as something else than they went in.
-_JSON_ONLY = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
 
 
 def is_type(text: object) -> bool:
@@ -174,7 +170,7 @@ class Sealed:
         else:
             origin = cause.metadata
             parts = _parts(kind, type, data, origin.id, origin.correlation)
-        self.body = _packed(parts)
+        self.body = packed(parts)
 
 
 def opened(said: Message | Sealed) -> Message:
@@ -188,21 +184,7 @@ def encode(message: Message | Sealed) -> bytes:
         return message.body
     parts = message.__dict__  # attributes of a model are looked up at some cost
     value = {**parts, "metadata": parts["metadata"].wire()}
-    return _packed(value)
-
-
-def _packed(value: dict[str, Any]) -> bytes:
-    try:
-        body = orjson.dumps(value, plain, _JSON_ONLY)
-        # NaN and infinity come out as null: rare enough to look again.
-        if b"null" in body and not _is_finite(value):
-            raise TypeError("it holds NaN or infinity, and JSON has neither")
-    except (TypeError, RecursionError, PydanticSerializationError) as error:
-        reason = error.__cause__ or error
-        raise InvalidValueError(
-            f"the {value['kind']} {value['type']} is not JSON: {reason}; it was not sent"
-        ) from error
-    return body
+    return packed(value)
 
 
 def literals(branch: Any, field: str) -> tuple[str, ...]:
@@ -267,13 +249,3 @@ def caused(
         return made(kind, type, data, None, correlation)
     origin = cause.metadata
     return made(kind, type, data, origin.id, correlation or origin.correlation)
-
-
-def _is_finite(value: object) -> bool:
-    if isinstance(value, float):
-        return storable(value)
-    if isinstance(value, Mapping):
-        return all(map(_is_finite, cast("Mapping[str, Any]", value).values()))
-    if isinstance(value, list | tuple):
-        return all(map(_is_finite, cast("list[Any]", value)))
-    return True

@@ -6,7 +6,6 @@ those that have no Unix sockets, on this machine unless told otherwise, and asks
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import ipaddress
 import os
@@ -16,101 +15,9 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Unpack
 
-from ontologia.actors.adapter import Ingress
-from ontologia.actors.connection import Connection, Limits
-from ontologia.actors.message import Message
+from ontologia.actors.clients import BACKLOG, MOST_CLIENTS, SocketAdapter
+from ontologia.actors.connection import Limits
 from ontologia.errors import ConfigError
-
-_BACKLOG = 1024
-_GRACE = 2.0  # seconds for clients to read what is left at the end
-
-
-class SocketAdapter:
-    """What the adapters for sockets share: connections."""
-
-    def __init__(
-        self,
-        id: str,
-        *,
-        timeout: float | None,
-        token: bytes | None = None,
-        **limits: Unpack[Limits],
-    ) -> None:
-        if timeout is not None and not timeout > 0:
-            raise ConfigError(f"timeout is seconds, more than 0, or None for none, got {timeout!r}")
-        self.id, self.timeout = id, timeout
-        self._token, self._limits = token, limits
-        self.served = 0
-        """How many clients there were so far."""
-        self._connections: dict[str, Connection] = {}
-        self._server: asyncio.Server | None = None
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.id}, {len(self._connections)} clients>"
-
-    @property
-    def active(self) -> bool:
-        """Whether messages may still come in."""
-        return self._server is not None
-
-    @property
-    def buffered(self) -> int:
-        """How many answers wait for clients to read them."""
-        return sum(each.waiting for each in self._connections.values())
-
-    @property
-    def clients(self) -> int:
-        """How many are connected."""
-        return len(self._connections)
-
-    async def start(self, loop: Ingress) -> None:
-        """Listen. ConfigError if that is not possible."""
-        host = asyncio.get_running_loop()
-        listener = self._listen()
-
-        def connected() -> Connection:
-            self.served += 1
-            name = str(self.served)
-            connection = self._connections[name] = Connection(
-                self,
-                name,
-                loop,
-                lambda gone: self._connections.pop(gone.id, None),
-                token=self._token,
-                **self._limits,
-            )
-            return connection
-
-        self._server = await host.create_server(connected, sock=listener, backlog=_BACKLOG)
-
-    async def stop(self) -> None:
-        """Take no more clients, give those that are there a moment to read, and close."""
-        server, self._server = self._server, None
-        if server is None:
-            return
-        server.close()
-        self._cleanup()
-        left = list(self._connections.values())
-        for each in left:
-            each.close()
-        if left:
-            await asyncio.wait([each.closed for each in left], timeout=_GRACE)
-        for each in left:
-            each.abort()
-        if left:
-            await asyncio.wait([each.closed for each in left], timeout=_GRACE)
-
-    def deliver(self, connection_id: str, message: Message) -> None:
-        """Write an outcome to a client; one that is gone is no error."""
-        connection = self._connections.get(connection_id)
-        if connection is not None:
-            connection.answer(message)
-
-    def _listen(self) -> socket.socket:
-        raise NotImplementedError
-
-    def _cleanup(self) -> None:
-        pass
 
 
 class UnixSocketAdapter(SocketAdapter):
@@ -118,7 +25,8 @@ class UnixSocketAdapter(SocketAdapter):
 
     The file has mode 0600; a folder that is not there is made, with mode 0700. A file that an ended
     process left is replaced, one on which somebody listens is not. `timeout` is in seconds: a
-    request without an outcome by then is answered with error 504; None for never.
+    request without an outcome by then is answered with error 504; None for never. With
+    `most_clients` connected another one is told so and let go.
     """
 
     def __init__(
@@ -126,10 +34,11 @@ class UnixSocketAdapter(SocketAdapter):
         path: str | os.PathLike[str],
         *,
         timeout: float | None = 30.0,
+        most_clients: int = MOST_CLIENTS,
         **limits: Unpack[Limits],
     ) -> None:
         self.path = Path(path)
-        super().__init__(f"unix:{self.path}", timeout=timeout, **limits)
+        super().__init__(f"unix:{self.path}", timeout=timeout, most_clients=most_clients, **limits)
         self._made: tuple[int, int] | None = None
 
     def _listen(self) -> socket.socket:
@@ -144,7 +53,7 @@ class UnixSocketAdapter(SocketAdapter):
                 os.chmod(self.path, 0o600)
                 found = os.lstat(self.path)
                 self._made = (found.st_dev, found.st_ino)
-                listener.listen(_BACKLOG)
+                listener.listen(BACKLOG)
         except OSError as error:
             listener.close()
             raise ConfigError(
@@ -193,7 +102,8 @@ class TcpAdapter(SocketAdapter):
     """Lines of JSON over TCP; the first line of a client is `{"token": "..."}`.
 
     Only addresses of this machine, unless `anywhere` is true: what is sent is not encrypted. Port 0
-    takes one that is free; `port` says which, once it listens.
+    takes one that is free; `port` says which, once it listens. `timeout` and `most_clients` are as
+    for a UnixSocketAdapter; a client counts before it has shown its token.
     """
 
     def __init__(
@@ -204,12 +114,19 @@ class TcpAdapter(SocketAdapter):
         token: str,
         anywhere: bool = False,
         timeout: float | None = 30.0,
+        most_clients: int = MOST_CLIENTS,
         **limits: Unpack[Limits],
     ) -> None:
         if not isinstance(token, str) or not token:
             raise ConfigError("a TcpAdapter needs a token, a text that its clients know")
         self.host, self.port, self._anywhere = host, port, anywhere
-        super().__init__(f"tcp:{host}:{port}", timeout=timeout, token=token.encode(), **limits)
+        super().__init__(
+            f"tcp:{host}:{port}",
+            timeout=timeout,
+            most_clients=most_clients,
+            token=token.encode(),
+            **limits,
+        )
 
     def _listen(self) -> socket.socket:
         try:
@@ -224,7 +141,7 @@ class TcpAdapter(SocketAdapter):
                     hint="Listen at 127.0.0.1, or give anywhere=True.",
                 )
             listener = socket.create_server(
-                (str(address[0]), self.port), family=family, backlog=_BACKLOG
+                (str(address[0]), self.port), family=family, backlog=BACKLOG
             )
         except (OSError, OverflowError, UnicodeError) as error:
             raise ConfigError(

@@ -19,7 +19,10 @@ from ontologia.runtime.session import Session
 from ontologia.runtime.stored import StoredTypes
 from ontologia.schema.shape import Shape
 
-_THREADS = 4
+AT_ONCE = 4
+"""How many messages a capability answers at a time: a database has one writer, or few, and a session
+16 connections to a server."""
+_THREADS = 4 * AT_ONCE  # for state, events, commands and timers
 
 
 class Data(BaseModel):
@@ -63,28 +66,70 @@ class Place:
 
 
 class StoreActor(Actor):
-    """An actor that answers each message with what `answer` gives, in a thread."""
+    """An actor that answers each message with what `answer` gives, in a thread.
+
+    A question is answered beside others, a few at a time: a slow one holds up nobody. What is
+    written is written in the order in which it is asked for, and questions behind it see it.
+    """
 
     def __init__(self, place: Place) -> None:
         self.place = place
+        self._room = asyncio.Semaphore(AT_ONCE)
+        self._beside: dict[str, asyncio.Task[None]] = {}
 
     @property
     def session(self) -> Session:
         """The session of the store."""
         return self.place.session
 
+    @property
+    def pending(self) -> int:
+        """The messages in the mailbox, and those that are answered beside it."""
+        return super().pending + len(self._beside)
+
     async def handle(self, message: Message) -> None:
         """Answer, with an error if that is what comes of it."""
-        try:
-            found = await self.place.run(functools.partial(self._in_thread, message))
-        except Exception as error:  # noqa: BLE001 - every error is an answer
-            self.emit(problem(message, error))
-        else:
-            self.reply(message, found)
+        # Of two with the same id, the first of which was given up, the first is answered first: by
+        # that the loop tells whose an answer is.
+        before = self._beside.get(message.metadata.id)
+        if not self.may_run_beside(message):
+            await self._answer(message, before)
+            return
+        await self._room.acquire()
+        task = asyncio.create_task(self._answer(message, before), name=message.type)
+        self._beside[message.metadata.id] = task
+        task.add_done_callback(functools.partial(self._ended, message))
+
+    def may_run_beside(self, message: Message) -> bool:
+        """Whether what comes after this message need not wait for it."""
+        return message.kind == "query"
 
     def answer(self, message: Any) -> dict[str, Any]:
         """What to reply; runs in a thread."""
         raise NotImplementedError
+
+    async def stop(self) -> None:
+        """Wait for no answer any more; what has begun in a thread comes to its end there."""
+        await super().stop()
+        for task in tuple(self._beside.values()):
+            task.cancel()
+        if self._beside:
+            await asyncio.wait(self._beside.values())
+
+    async def _answer(self, message: Message, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await asyncio.wait([before])
+        try:
+            self.reply(message, await self.place.run(lambda: self._in_thread(message)))
+        except Exception as error:  # noqa: BLE001 - every error is an answer
+            self.emit(problem(message, error))
+
+    def _ended(self, message: Message, task: asyncio.Task[None]) -> None:
+        self._room.release()
+        if self._beside.get(message.metadata.id) is task:
+            del self._beside[message.metadata.id]
+        if self.on_done is not None:
+            self.on_done(message)  # it may have been the last thing that the loop was alive for
 
     def _in_thread(self, message: Message) -> dict[str, Any]:
         try:

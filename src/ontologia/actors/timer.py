@@ -8,6 +8,7 @@ and keep timers elsewhere by `schedule` and `cancel`; `fire` is what happens whe
 from __future__ import annotations
 
 import asyncio
+import secrets
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -113,7 +114,8 @@ class TimerActor(Actor):
 
     def schedule(self, message: TimerSet) -> str:
         """Set a timer; gives its id."""
-        timer_id, delay = new_id(), delay_of(message.data)
+        # Nobody guesses it from those of others: whoever knows it may cancel the timer.
+        timer_id, delay = secrets.token_hex(16), delay_of(message.data)
         host = asyncio.get_running_loop()
         self._timers[timer_id] = host.call_later(delay, self._due, timer_id, message)
         return timer_id

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING, Any
 
+from ontologia import codec
 from ontologia.errors import DefinitionError, NotFoundError
 from ontologia.schema.registry import Registry
 from ontologia.schema.stored import class_of, unknown_entity
@@ -56,6 +57,7 @@ class StoredTypes:
         if self._registry.find(*key) is not None:
             return True
         if key not in self._stored:
+            codec.check(key[1], "a type's name")
             # One that was dropped has a past, which is asked for in its last version.
             before = [each for each in self._store.list_schema_versions(*key) if not each.dropped]
             if before:

@@ -25,6 +25,7 @@ import apsw
 
 from ontologia import codec
 from ontologia.errors import InvalidValueError, LockContentionError, SessionClosedError
+from ontologia.store.sqlite.checkpoints import Checkpoints
 from ontologia.store.sqlite.errors import translated
 from ontologia.store.turn import Turn
 
@@ -118,6 +119,9 @@ class Database:
         with _translating(path):
             self._writer = self._connect(self._busy)
         self._tx = Tx(self._writer)
+        self._checkpoints = Checkpoints(lambda: self._connect(self._busy_reader))
+        if not self.in_memory:
+            self._writer.set_wal_hook(self._checkpoints.committed)
 
     # -- transactions -----------------------------------------------------------------------
 
@@ -242,6 +246,7 @@ class Database:
                 return
             self._closed = True
             if os.getpid() == self._pid:  # a forked child must leave its parent's files alone
+                self._checkpoints.close()
                 self._close_readers()
                 self._writer.close()
 
