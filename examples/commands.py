@@ -7,7 +7,6 @@ in the queue exactly when its changes are in the store; a worker handles it.
 from __future__ import annotations
 
 import tempfile
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +41,6 @@ class Shipment(DomainModel):
         """Hear of every change of the status, whoever made it."""
         change = event.payload
         print(f"  worker: status {change['old_value']} -> {change['new_value']}")
-        done.set()  # the last that this program waits for
 
 
 @api.on_event("shipment.confirmed")
@@ -50,9 +48,6 @@ def notify(event: DomainEvent, env: Env) -> None:
     """React to the fact, later and elsewhere."""
     [shipment] = env.models["logistics.shipment"].browse(event.payload["shipment_id"]).read()
     print(f"  worker: {shipment['reference']} is on its way")
-
-
-done = threading.Event()
 
 
 def main() -> None:
@@ -69,12 +64,7 @@ def main() -> None:
         except ValueError as error:
             print("refused:", error)
 
-        worker = EventWorker(env)
-        thread = threading.Thread(target=worker.run_forever)
-        thread.start()
-        done.wait(30)
-        worker.stop()
-        thread.join()
+        EventWorker(env).run_until_empty()  # in production: run_forever, in a process of its own
 
         why = env.session.why(Shipment, shipment.id, "status")
         print(f"why: {why.value!r} was set by commit {why.commit_id}, {why.metadata['command']}")

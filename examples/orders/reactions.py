@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ontologia import Discard, Event, Field, Retry
+from ontologia import Discard, Retry
 from ontologia.commands import DomainEvent, Env, api
 
 from .payments import CardDeclined, Payments
@@ -20,18 +20,11 @@ __all__ = ["Customer", "Order", "Product"]  # a worker that is given this module
 payments = Payments(Path("payments.jsonl"))
 
 
-class OrderOverdue(Event):
-    """An order could have been paid by now. Stored as `order.overdue`."""
-
-    order_id: Field[str]
-
-
 @api.on_event("order.placed")
 def start_the_clock(event: DomainEvent, env: Env) -> None:
     """Set a timer. It is an event for later, in the database: it outlives this process."""
-    order_id = event.payload["order_id"]
-    overdue = OrderOverdue(order_id=order_id)
-    env.session.defer(overdue, delay=event.payload["pay_within"], dedup_key=order_id)
+    order_id, seconds = event.payload["order_id"], event.payload["pay_within"]
+    env.emit("order.overdue", {"order_id": order_id}, delay=seconds, dedup_key=order_id)
 
 
 @api.on_event("order.placed")

@@ -10,7 +10,7 @@ import pytest
 
 from ontologia import Session
 from ontologia.commands import Env
-from ontologia.queues import EventDelivery, EventWorker, StoreEventQueue
+from ontologia.queues import EventWorker
 from ontologia.testing import ManualClock
 
 from . import reactions
@@ -46,24 +46,9 @@ def stock(env: Env, product: str) -> int:
     return int(env.models["shop.product"].browse(product).read()[0]["stock"])
 
 
-class UntilEmpty(StoreEventQueue):
-    """The worker's queue, which says when there is nothing more to do."""
-
-    worker: EventWorker
-
-    def dequeue(self, batch_size: int, timeout_seconds: float) -> list[EventDelivery]:
-        batch = super().dequeue(batch_size, 0)
-        if not batch:
-            self.worker.stop()
-        return batch
-
-
 def work(env: Env) -> None:
     """Handle what there is, in this thread, at the time that the clock shows."""
-    queue = UntilEmpty(env.session)
-    queue.worker = EventWorker(env, queue=queue)
-    queue.worker.run_forever()
-    queue.close()
+    EventWorker(env).run_until_empty()
 
 
 def test_an_order_is_paid_and_shipped(env: Env, payments: Payments) -> None:

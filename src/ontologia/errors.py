@@ -245,13 +245,17 @@ class MigrationTokenError(MigrationError):
 class MissingUpgraderError(MigrationError):
     """Stored objects cannot be brought to the current version: a step is missing."""
 
-    def __init__(self, type_name: str, missing_versions: Iterable[int]) -> None:
+    def __init__(
+        self, type_name: str, missing_versions: Iterable[int], *, reading: bool = False
+    ) -> None:
         self.type_name = type_name
         self.missing_versions = list(missing_versions)
         first = self.missing_versions[0]
         versions = ", ".join(map(str, self.missing_versions))
+        left = "what was stored then cannot be read as it would be now"
         super().__init__(
-            f"no upgrader for {type_name} from version {versions}; nothing was written",
+            f"no upgrader for {type_name} from version {versions}; "
+            f"{left if reading else 'nothing was written'}",
             hint=f'Write one: @upgrader("{type_name}", from_version={first}) on a function from the '
             f"old fields (a dict) to the new ones. If there is one, import its module "
             f"(--upgraders on the command line).",
@@ -261,9 +265,10 @@ class MissingUpgraderError(MigrationError):
 class UpgraderError(MigrationError):
     """An upgrader raised, or gave fields that the new class does not accept."""
 
-    def __init__(self, type_name: str, key: str, problem: str) -> None:
+    def __init__(self, type_name: str, key: str, problem: str, *, reading: bool = False) -> None:
         self.type_name, self.key = type_name, key
-        super().__init__(f"upgrading {type_name} {key!r}: {problem}; nothing was written")
+        left = "this version of it cannot be read" if reading else "nothing was written"
+        super().__init__(f"upgrading {type_name} {key!r}: {problem}; {left}")
 
 
 class NotFoundError(OntologiaError, LookupError):

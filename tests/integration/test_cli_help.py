@@ -65,5 +65,31 @@ def test_a_command_that_was_not_understood_is_told_in_plain_text(tmp_path):
     code, shown = at_a_terminal("why", "Order", columns=80, cwd=tmp_path)
 
     assert code == 2
-    assert "Error: Missing argument 'KEY'." in shown
+    assert "error: Missing argument 'KEY'." in shown
     assert "╭" not in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nope"], "error: No such command 'nope'."),
+        (["--nope"], "error: No such option"),
+        (["commits", "nope"], "error: No such command 'nope'."),
+        (["commits", "--since", "x"], "error: Invalid value for '--since'"),
+        (["commits", "--meta", "x", "--datastore-uri", "no.db"], "error: Invalid value: 'x' is no"),
+        (["info", "--datastore-uri", "no.db"], "error: there is no store at "),
+    ],
+)
+def test_an_error_begins_with_the_same_word_wherever_it_comes_from(words, said):
+    done = invoke(*words)
+
+    assert done.exit_code == (4 if words[0] == "info" else 2)
+    assert [line for line in done.stderr.splitlines() if line.startswith(said)] != []
+    assert "Error:" not in done.stderr
+
+
+def test_a_group_without_a_command_shows_its_help_and_no_error():
+    done = invoke("events")
+
+    assert "Commands:" in done.output
+    assert "rror:" not in done.output

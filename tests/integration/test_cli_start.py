@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from ontologia import Session
+from ontologia import Session, errors
 from ontologia.cli.failures import EXIT_CODES
 from tests.integration.commands import ONTOLOGIA, ROOT, invoke, process
 from tests.shop import Customer
@@ -247,6 +247,32 @@ def test_an_output_that_is_closed_is_no_error(shop):
 @pytest.mark.parametrize("number", [2**63, 2**70])
 def test_a_number_that_no_commit_has_is_a_usage_error(shop, number):
     assert invoke("commits", "--since", number, "--datastore-uri", shop).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.StateConflictError("Order", "o1"), 6),
+        (errors.RecordExists("Order", "o1"), 6),
+        (errors.LockLostError("ontology_write", "s1"), 6),
+        (errors.LeaseExpiredError("ship", "e1"), 6),
+        (errors.CommandHandlerNotFound("nobody carries out order.place"), 4),
+        (errors.RecordNotFound("Order", ["o1"]), 4),
+    ],
+    ids=lambda given: type(given).__name__,
+)
+def test_a_conflict_and_what_is_not_there_have_codes_of_their_own(error, code, monkeypatch):
+    """A script tries again what collided with somebody else, and nothing that would fail again."""
+
+    def collide(*_, **__):
+        raise error
+
+    monkeypatch.setattr("ontologia.cli.call.Call.reading", collide)
+
+    done = invoke("commits")
+
+    assert done.exit_code == code
+    assert done.stderr.startswith(f"error: {error.args[0]}\n")
 
 
 def test_every_exit_code_is_in_the_manual():

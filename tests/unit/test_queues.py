@@ -307,6 +307,19 @@ def test_a_queue_without_extras_will_do():
     assert (again.event.payload["number"], again.attempt_number) == (2, 2)
 
 
+@pytest.mark.parametrize("error", [ConnectionLostError("gone"), LockContentionError("x", 1)])
+def test_a_queue_that_cannot_be_asked_is_not_empty(error):
+    queue = Plain()
+    fill(queue, 1, 2)
+    queue.failing = [error, error]
+    seen = []
+
+    worker_on(queue, lambda event, _: seen.append(event.payload["number"])).run_until_empty()
+
+    assert (seen, queue.failing) == ([1, 2], [])
+    assert queue.asked == (10, 0)
+
+
 def test_where_one_attempt_is_all_there_is_events_are_taken_one_at_a_time():
     queue = Plain()
     fill(queue, 1, 2)

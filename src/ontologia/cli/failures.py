@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
+import re
 import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any
 
 import typer
@@ -16,27 +20,42 @@ from ontologia.errors import OntologiaError
 
 EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (errors.NotFoundError, 4),
+    (errors.CommandHandlerNotFound, 4),
     (errors.SchemaOutdatedError, 3),
     (errors.MigrationError, 3),
     (errors.HeadMismatchError, 6),
+    (errors.StateConflictError, 6),
     (errors.ImportConflictError, 6),
     (errors.ConsumerBusyError, 6),
     (errors.AlreadyStartedError, 6),
     (errors.LockContentionError, 6),
+    (errors.LockLostError, 6),
+    (errors.LeaseExpiredError, 6),
     (errors.DatabaseError, 5),
     (OntologiaError, 1),
 )
 """The first that fits counts. 0 is success, 2 a command that was not understood."""
 _CLOSED_PIPE = 141  # what a program gets that is ended by SIGPIPE
+# Of Click, which Typer brought along as a package at first, and has as a part of itself now.
+_NotUnderstood: type[Exception] = next(
+    each
+    for each in typer.BadParameter.__mro__
+    if issubclass(each, Exception) and each.__name__ == "ClickException"
+)
 
 
 class Failures(TyperGroup):
     """Commands whose errors of the library are a message and an exit code."""
 
+    def make_context(self, *args: Any, **options: Any) -> Any:
+        with _told_like_the_others():
+            return super().make_context(*args, **options)
+
     def invoke(self, ctx: Any) -> Any:
         try:
             try:
-                return super().invoke(ctx)
+                with _told_like_the_others():
+                    return super().invoke(ctx)
             finally:
                 sys.stdout.flush()  # here a full disk, or a closed pipe, is still an error of ours
         except OntologiaError as error:
@@ -52,6 +71,24 @@ class Failures(TyperGroup):
         except BrokenPipeError as error:  # whoever was reading has seen enough
             _drop_output()
             raise typer.Exit(_CLOSED_PIPE) from error
+
+
+@contextmanager
+def _told_like_the_others() -> Generator[None]:
+    """A command that was not understood: Click writes `Error:` where we write `error:`."""
+    try:
+        yield
+    except _NotUnderstood as error:
+        show: Callable[..., None] = getattr(error, "show")  # noqa: B009 - the class is not known
+
+        def show_ours(file: Any = None) -> None:
+            shown = io.StringIO()
+            show(shown)
+            text = re.sub("^Error: ", "error: ", shown.getvalue(), flags=re.MULTILINE)
+            typer.echo(text, file=file, err=True, nl=False)
+
+        error.__dict__["show"] = show_ours
+        raise
 
 
 def give_up(error: Exception) -> int:

@@ -5,20 +5,21 @@ Rows are printed as they come, however many they are.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Literal
 
-import orjson
 import typer
 
 if TYPE_CHECKING:
     from ontologia.cli.call import Call
 
-_WHOLE = 40
-_WORD = 10  # letters of a word that a narrow column does not break
+_WHOLE = 40  # letters of a word that is not broken, however narrow its column
+_FOLDED = 10  # letters of each line of a longer one, at least
+_ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _GAP = 3  # between two columns
 _PAGE = 500  # rows of one table on a terminal: its columns are as wide as the widest of them
 
@@ -30,6 +31,8 @@ def say(text: str) -> None:
 
 def show_json(value: Any, *, indent: bool = False) -> None:
     """One value, on a line of its own, or over several for eyes."""
+    import orjson
+
     option = orjson.OPT_INDENT_2 if indent else 0
     sys.stdout.write(orjson.dumps(value, default=_plain, option=option).decode() + "\n")
 
@@ -82,27 +85,18 @@ def _show_page(columns: Sequence[str], page: Sequence[Sequence[str]]) -> None:
     from rich.text import Text
 
     console = Console()
-    # An id is there to be copied: it stays in one piece, and wider texts are folded.
-    whole = all(len(row[0]) <= _WHOLE for row in page)
-    least = [
-        max(_longest_word(name), min(_WORD, max(_longest_word(row[number]) for row in page)))
-        for number, name in enumerate(columns)
-    ]
-    if whole:
-        least[0] = max(len(text) for text in (columns[0], *(row[0] for row in page)))
-    if sum(least) + _GAP * len(least) > console.width:
-        _show_blocks(columns, page)
+    shown = [[harmless(text) for text in row] for row in page]
+    widths = _widths([columns, *shown], console.width - _GAP * len(columns))
+    if widths is None:
+        _show_blocks(columns, shown)
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for number, name in enumerate(columns):
-        figures = all(_is_figure(row[number]) for row in page)
+        figures = all(_is_figure(row[number]) for row in shown)
         justify: Literal["left", "right"] = "right" if figures else "left"
-        fixed = whole and number == 0
-        table.add_column(
-            name, justify=justify, overflow="fold", no_wrap=fixed, min_width=least[number]
-        )
-    for row in page:
-        table.add_row(*(Text(harmless(text)) for text in row))
+        table.add_column(name, justify=justify, overflow="fold", width=widths[number])
+    for row in shown:
+        table.add_row(*map(Text, row))
     console.print(table)
 
 
@@ -111,12 +105,35 @@ def _show_blocks(columns: Sequence[str], page: Sequence[Sequence[str]]) -> None:
     width = max(map(len, columns))
     for row in page:
         for name, text in zip(columns, row, strict=True):
-            say(f"{name:<{width}}  {harmless(text)}")
+            say(f"{name:<{width}}  {text}")
         say("")
 
 
-def _longest_word(text: str) -> int:
-    return max(map(len, text.split()), default=0)
+def _widths(rows: Sequence[Sequence[str]], room: int) -> list[int] | None:
+    """How wide to make each column; None if there is no room for what must be in one piece.
+
+    Ids and names are there to be copied: they are not broken. Where texts are too long, the widest
+    columns give way.
+    """
+    from rich.cells import cell_len
+
+    def least_of(word: str) -> int:
+        size = cell_len(word)
+        return size if size <= _WHOLE or _ID.search(word) else _FOLDED
+
+    least, widths = [], []
+    for number, column in enumerate(zip(*rows, strict=True)):
+        longest = max(cell_len(line) for text in column for line in text.splitlines() or [""])
+        word = max((least_of(word) for text in column for word in text.split()), default=0)
+        whole = number == 0 and longest <= _WHOLE  # what a row is about stands on one line
+        least.append(longest if whole else word)
+        widths.append(max(min(longest, room), least[-1]))
+    if sum(least) > room:
+        return None
+    while sum(widths) > room:
+        wide = [number for number, width in enumerate(widths) if width > least[number]]
+        widths[max(wide, key=widths.__getitem__)] -= 1
+    return widths
 
 
 def cell(value: Any) -> str:
@@ -131,6 +148,8 @@ def cell(value: Any) -> str:
         return instant(value)
     if isinstance(value, str):
         return value
+    import orjson
+
     return orjson.dumps(value, default=_plain).decode()
 
 

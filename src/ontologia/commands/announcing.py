@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from ontologia import codec
 from ontologia.commands.registry import FIELD_CHANGED
 from ontologia.commands.tracking import changed_fields
-from ontologia.commands.unit import CommandUnit
+from ontologia.commands.unit import CommandUnit, Emitted
 from ontologia.delivery.lineage import Lineage, check_depth, child_of, of_command
+from ontologia.errors import ConfigError
 from ontologia.queues import DomainEvent, StoreEventQueue
 from ontologia.queues.current import delivered
 from ontologia.queues.protocol import checked_name, encoded_payload
 from ontologia.runtime.context import active
-from ontologia.store.rows import Announcement, Batch, Claim, RawChange
+from ontologia.store.events import checks
+from ontologia.store.events.log import fire_time
+from ontologia.store.rows import Announcement, Claim, RawChange
 
 if TYPE_CHECKING:
     from ontologia.commands.env import Env
@@ -66,36 +70,73 @@ class Announcing:
             return child_of(event.event_id, root, event.chain_depth, event.correlation_id, "")
         return Lineage() if unit is None else of_command(unit.id)
 
-    def is_tracked(self, batch: Batch) -> bool:
-        """Whether a change of this could be of a tracked field."""
-        return any(name in self._env.registry.tracked for _, name in batch)
+    def emitted(
+        self,
+        event: DomainEvent,
+        delay: float | timedelta | None,
+        at: datetime | None,
+        dedup_key: str | None,
+    ) -> Emitted:
+        """The event with when it is one, and what it is known by; ConfigError where no queue can."""
+        fire_at = fire_time(self._env.session._clock.now, delay=delay, at=at)
+        if dedup_key is not None:
+            checks.name("dedup_key", dedup_key, checks.LONGEST_KEY)
+        queue = self._env.queue
+        asked = fire_at is not None or dedup_key is not None
+        if asked and queue is not None and not isinstance(queue, StoreEventQueue):
+            raise ConfigError(
+                f"{event.name}: delay=, at= and dedup_key= need a queue in the store, and this one "
+                f"is {queue.provider_key}; nothing was announced",
+                hint="Choose the provider store: Env(..., queue='store').",
+            )
+        return Emitted(event, fire_at, dedup_key)
 
-    def field_changes(
-        self, unit: CommandUnit, changes: Sequence[RawChange]
-    ) -> Iterator[DomainEvent]:
+    def field_changes(self, unit: CommandUnit, changes: Sequence[RawChange]) -> Iterator[Emitted]:
         """One event for each tracked field that a commit changes."""
         for payload in changed_fields(changes, self._env.registry.tracked):
             name = f"{payload['model_key']}.{FIELD_CHANGED}"
-            yield self.event(name, payload | {"tenant_id": self._env.tenant_id}, unit)
+            yield Emitted(self.event(name, payload | {"tenant_id": self._env.tenant_id}, unit))
 
-    def within(self, events: Sequence[DomainEvent], claim: Claim | None) -> list[Announcement]:
+    def within(self, events: Sequence[Emitted], claim: Claim | None) -> list[Announcement]:
         """The events as part of the transaction, where the queue is in the same database."""
         queue = self._queue_within()
         if queue is None:
             return []
-        made = [queue.announcement(event) for event in events]
-        if claim is None:
-            return made
-        return [each._replace(row=each.row._replace(source=claim.handler_id)) for each in made]
+        made = [_announcement(queue, each) for each in events]
+        return made if claim is None else [_by(each, claim.handler_id) for each in made]
 
-    def after(self, events: Sequence[DomainEvent]) -> None:
-        """The others, once the transaction is through."""
-        if self._env.queue is not None and self._queue_within() is None:
-            for event in events:
-                self._env.queue.enqueue(event)
+    def by_command(
+        self, announcements: Sequence[Announcement], unit: CommandUnit
+    ) -> list[Announcement]:
+        """Events that neither a handler nor a commit announces, which would say so themselves."""
+        return [
+            each if each.row.source is not None else _by(each, f"command:{unit.name}")
+            for each in announcements
+        ]
+
+    def after(self, events: Sequence[Emitted], unit: CommandUnit | None = None) -> None:
+        """Those that cannot be part of the transaction, once it is through."""
+        queue = self._env.queue
+        if queue is None or (unit is not None and self._queue_within() is not None):
+            return
+        for each in events:
+            if isinstance(queue, StoreEventQueue):
+                made = [_announcement(queue, each)]
+                queue.announce((made if unit is None else self.by_command(made, unit))[0])
+            else:
+                queue.enqueue(each.event)
 
     def _queue_within(self) -> StoreEventQueue | None:
         """The queue, if it is in the same database and can be part of a transaction."""
         queue = self._env.queue
         within = isinstance(queue, StoreEventQueue) and queue.session is self._env.session
         return queue if isinstance(queue, StoreEventQueue) and within else None
+
+
+def _announcement(queue: StoreEventQueue, emitted: Emitted) -> Announcement:
+    event, fire_at, dedup_key = emitted
+    return queue.announcement(event, fire_at=fire_at, dedup_key=dedup_key)
+
+
+def _by(announcement: Announcement, source: str) -> Announcement:
+    return announcement._replace(row=announcement.row._replace(source=source))

@@ -7,6 +7,7 @@ import os
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from datetime import datetime, timedelta
 from types import ModuleType, TracebackType
 from typing import Any, Self
 
@@ -17,10 +18,10 @@ from ontologia.commands.recordset import Records
 from ontologia.commands.registry import Registry
 from ontologia.commands.replies import dispatch_once
 from ontologia.commands.turns import Turns
-from ontologia.commands.unit import CommandUnit, Frame
+from ontologia.commands.unit import CommandUnit, Emitted, Frame
 from ontologia.errors import ConfigError, SessionClosedError
 from ontologia.ids import Ids
-from ontologia.queues import DomainEvent, EventQueue, open_queue
+from ontologia.queues import EventQueue, open_queue
 from ontologia.queues.current import get_current_tenant_id
 from ontologia.runtime.commits import UnitOfWork
 from ontologia.runtime.session import Session
@@ -171,30 +172,32 @@ class Env:
         self._commit(unit)
 
     def _commit(self, unit: CommandUnit) -> None:
-        batch = unit.batch()
+        batch, seen = unit.batch(), unit.seen()
         if not (batch or unit.events or unit.also):
             return
         announcing = self._announcing
         claim = announcing.claim()
-        queued: list[DomainEvent] = list(unit.events)
-        tracked: list[DomainEvent] = []
+        queued = announcing.within(unit.events, claim)
+        tracked: list[Emitted] = []
 
-        def track(changes: Sequence[RawChange]) -> list[Announcement]:
+        def announce(changes: Sequence[RawChange]) -> list[Announcement]:
             tracked[:] = announcing.field_changes(unit, changes)  # it may be tried more than once
-            return announcing.within(tracked, claim)
+            made = queued + announcing.within(tracked, claim)
+            return made if changes else announcing.by_command(made, unit)
 
+        touches_state = bool(batch or seen)  # then it is known only in the transaction what changes
         self.session._commits.write(
             UnitOfWork(
                 batch,
                 self._metadata(unit, claim),
-                announcing.within(queued, claim),
+                () if touches_state else announce(()),
                 claim,
-                seen=unit.seen(),
-                announce=track if announcing.is_tracked(batch) else None,
+                seen=seen,
+                announce=announce,
                 also=unit.also,
             )
         )
-        announcing.after(queued + tracked)
+        announcing.after([*unit.events, *tracked], unit)
 
     def _metadata(self, unit: CommandUnit, claim: Claim | None) -> dict[str, Any]:
         metadata = self.session._metadata() | {"command": unit.name, "command_id": unit.id}
@@ -216,6 +219,9 @@ class Env:
         tenant_id: str | None = None,
         correlation_id: str | None = None,
         causation_id: str | None = None,
+        delay: float | timedelta | None = None,
+        at: datetime | None = None,
+        dedup_key: str | None = None,
     ) -> None:
         """Announce that something happened. Its handlers run later, in a worker.
 
@@ -223,6 +229,10 @@ class Env:
         transaction where the queue is the store, right after it with another one. Elsewhere it is
         in the queue when this returns. Tenant, correlation and causation come from what is going
         on: the tenant that is set, the event that is being handled, the command.
+
+        `delay` (seconds or a timedelta) or `at` defers it from now on. With a `dedup_key` that a
+        retained event of its name has, it is not stored again. A queue outside of the store can do
+        neither: ConfigError.
         """
         self._check_open()
         unit = self._unit()
@@ -234,10 +244,11 @@ class Env:
             correlation_id=correlation_id,
             causation_id=causation_id,
         )
+        emitted = self._announcing.emitted(event, delay, at, dedup_key)
         if unit is not None:
-            unit.events.append(event)
-        elif self.queue is not None:
-            self.queue.enqueue(event)
+            unit.events.append(emitted)
+        else:
+            self._announcing.after([emitted])
 
     # -- the rest -------------------------------------------------------------------------------
 

@@ -53,6 +53,15 @@ class Frame:
         return (self.command.name, self.command.model_key, id)
 
 
+class Emitted(NamedTuple):
+    """An event that was announced."""
+
+    event: DomainEvent
+    fire_at: float | None = None
+    """The Unix time from which on it is an event; None for at once."""
+    dedup_key: str | None = None
+
+
 class Mark(NamedTuple):
     """A point to go back to."""
 
@@ -73,7 +82,7 @@ class CommandUnit:
         self.frames: list[Frame] = []
         self.hooking: frozenset[tuple[str, str | None, str | None]] = frozenset()
         """What hooks are running for: they do not run again for what they do themselves."""
-        self.events: list[DomainEvent] = []
+        self.events: list[Emitted] = []
         self.also: Callable[[Tx], None] | None = None
         """Something else to write at the end."""
         self._thread: int | None = threading.get_ident()

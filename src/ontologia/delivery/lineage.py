@@ -19,7 +19,7 @@ class Lineage(NamedTuple):
     causation_id: str | None = None
     """The event whose handler announced this one; or the command, as `command:<id>`."""
     source: str | None = None
-    """Who announced it: a handler, a schedule, `commit:12`."""
+    """Who announced it: a handler, a schedule, `commit:12`, `command:<name>` of one without."""
 
 
 _BY_COMMAND = "command:"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from ontologia import codec
 from ontologia.errors import (
     MigrationError,
+    MissingUpgraderError,
     OntologiaError,
     SchemaOutdatedError,
     UpgraderError,
@@ -240,10 +242,15 @@ class TypeVersions:
         return lambda _key, fields: shape.adapt(fields)
 
     def _upgrading(self, shape: Shape, version: int, target: int) -> Load:
-        chain = self.chain(shape, version, target)
+        try:
+            chain = self.chain(shape, version, target)
+        except MissingUpgraderError as error:
+            raise MissingUpgraderError(
+                error.type_name, error.missing_versions, reading=True
+            ) from None
 
         def load(key: ObjectKey, fields: dict[str, Any]) -> dict[str, Any]:
-            return upgrade(shape, chain, key, fields)
+            return upgrade(shape, chain, key, fields, reading=True)
 
         return load
 
@@ -267,23 +274,33 @@ def _registered(reader: StateReader, keys: Iterable[TypeKey]) -> dict[TypeKey, S
 
 
 def upgrade(
-    shape: Shape, chain: Upgrader, key: ObjectKey, fields: dict[str, Any]
+    shape: Shape,
+    chain: Upgrader,
+    key: ObjectKey,
+    fields: dict[str, Any],
+    *,
+    reading: bool = False,
 ) -> dict[str, Any]:
-    """A stored object's fields, through its upgraders, validated by the class of today."""
+    """A stored object's fields, through its upgraders, validated by the class of today.
+
+    UpgraderError if that cannot be; what it says is left behind depends on whether it is for
+    `reading`.
+    """
     label = ":".join(part for part in key if part)
+    failed = functools.partial(UpgraderError, shape.name, label, reading=reading)
     try:
         upgraded = chain(fields)
     except OntologiaError:
         raise
     except Exception as error:
-        raise UpgraderError(shape.name, label, f"the upgrader raised {error!r}") from error
+        raise failed(f"the upgrader raised {error!r}") from error
     if not isinstance(upgraded, dict):
-        raise UpgraderError(shape.name, label, f"the upgrader gave {upgraded!r}, not a dict")
+        raise failed(f"the upgrader gave {upgraded!r}, not a dict")
     try:
         values = shape.revive(key, upgraded)
         shape.dump(values)
     except Exception as error:  # whatever an upgrader may put where a value should be
-        raise UpgraderError(shape.name, label, f"the upgrader gave {error}") from error
+        raise failed(f"the upgrader gave {error}") from error
     return values
 
 

@@ -97,24 +97,31 @@ class StoreEventQueue:
 
     def enqueue(self, event: DomainEvent) -> None:
         """Store an event: one durable transaction. IntegrityError if its id is there already."""
-        self._check_open()
+        self.announce(self.announcement(event))
+
+    def announcement(
+        self, event: DomainEvent, *, fire_at: float | None = None, dedup_key: str | None = None
+    ) -> Announcement:
+        """The event as it is stored, for a unit of work that stores it in its own transaction.
+
+        At the Unix time `fire_at`, if there is one; not again, if a retained event of its name has
+        the `dedup_key`. InvalidValueError or EventLoopLimitError if it cannot be stored.
+        """
         row = row_of(event, self._session)
+        return Announcement(row._replace(dedup_key=dedup_key), fire_at)
+
+    def announce(self, announcement: Announcement) -> None:
+        """Store what `announcement` gave, in a durable transaction of its own."""
+        self._check_open()
         try:
             with self._events.transaction() as tx:
-                self._events.log.add(tx, [row])
+                self._events.log.announce(tx, [announcement])
         except IntegrityError as error:
             raise IntegrityError(
-                f"there is an event {row.id} already; nothing was stored",
+                f"there is an event {announcement.row.id} already; nothing was stored",
                 hint="An event is enqueued once. Build another one.",
             ) from error
         self._events.wake()
-
-    def announcement(self, event: DomainEvent) -> Announcement:
-        """The event as it is stored, for a unit of work that stores it in its own transaction.
-
-        InvalidValueError or EventLoopLimitError if it cannot be.
-        """
-        return Announcement(row_of(event, self._session))
 
     # -- deliveries -------------------------------------------------------------------------------
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
@@ -100,16 +101,36 @@ class EventWorker:
         A second signal interrupts the handler, and its event is handed back. A server that is
         away and a busy database are waited out; other errors of the queue are raised.
         """
+        with self._at_work():
+            while not self._stop.is_set():
+                self._handle_all(self._dequeue(_TIMEOUT) or ())
+
+    def run_until_empty(self) -> None:
+        """Handle events until the queue has none to give; for tests, and for work by the calendar.
+
+        What handlers announce is handled, too. What is for later (a retry, an event with a delay)
+        is not waited for. It can be called again; signals, `stop()` and errors as in `run_forever`.
+        """
+        with self._at_work():
+            while not self._stop.is_set() and (batch := self._dequeue(0)) != []:
+                self._handle_all(batch or ())
+
+    @contextmanager
+    def _at_work(self) -> Generator[None]:
         if not self._running.acquire(blocking=False):
             raise RuntimeError("this worker is running already; make another EventWorker")
         try:
             with stopping_on_signals(self.stop, self._interrupt):
                 log.info("a worker handles events of %s", self._queue.describe())
                 try:
-                    while not self._stop.is_set():
-                        self._handle_all(self._dequeue())
+                    yield
+                except BaseException:
+                    self.stop()
+                    raise
                 finally:
-                    self._shut_down()
+                    self._dispatcher.close()
+                    if self._careful is not None:
+                        self._insist(None, self._careful.settle)
         finally:
             self._running.release()
 
@@ -118,23 +139,18 @@ class EventWorker:
         self.stop()
         return self._handling
 
-    def _shut_down(self) -> None:
-        self.stop()
-        self._dispatcher.close()
-        if self._careful is not None:
-            self._insist(None, self._careful.settle)
-
     # -- deliveries -------------------------------------------------------------------------------
 
-    def _dequeue(self) -> list[EventDelivery]:
+    def _dequeue(self, timeout: float) -> list[EventDelivery] | None:
+        """What the queue gives; None if it could not be asked."""
         try:
-            batch = self._queue.dequeue(self._batch, _TIMEOUT)
+            batch = self._queue.dequeue(self._batch, timeout)
         except LockContentionError as error:  # others write for longer than we wait: it passes
             log.warning("the database is busy, and is tried again: %s", error.args[0])
-            return []
+            return None
         except ConnectionLostError as error:
             self._outage.wait(error, self._stop.is_set)
-            return []
+            return None
         self._outage.over()
         return batch
 

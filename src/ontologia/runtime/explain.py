@@ -40,7 +40,10 @@ class Cause:
     created_at: datetime
     payload: Any
     source: str | None
-    """Who announced it: a handler, `schedule:...`, `commit:12`; None if it was stored alone."""
+    """Who announced it; None if it was stored alone.
+
+    A handler, `schedule:...`, `commit:12`, or, of a command that changed nothing, `command:<name>`.
+    """
     commit_id: int | None
     """The commit it was announced with, unless a handler announced it."""
     causation_id: str | None

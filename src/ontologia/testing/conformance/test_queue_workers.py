@@ -174,6 +174,36 @@ def test_coroutines_are_handlers_and_see_the_same(queue: CarefulQueue, clock: Ma
     assert health["retried"] == 1
 
 
+@pytest.mark.req("EDE-056", "EDE-061")
+def test_a_worker_may_end_when_its_queue_is_empty_and_begin_again(
+    queues: Provider, queue: CarefulQueue, clock: ManualClock
+) -> None:
+    fill(queue, *range(25))
+    seen: list[int] = []
+
+    def handle(event, env) -> None:
+        number = event.payload["number"]
+        seen.append(number)
+        if number == 3:
+            fill(queue, 100)
+        if number == 7 and seen.count(7) == 1:
+            raise OSError("once")
+
+    worker = EventWorker(Env(queue, {"parcel.posted": [handle]}))
+    worker.run_until_empty()
+
+    assert seen == [*range(25), 100]  # and the one that failed is not waited for
+    assert take(queues.open()) == []  # what is done is acknowledged
+    clock.advance(seconds=1)
+    worker.run_until_empty()
+    assert seen[26:] == [7]
+    assert worker.health_snapshot()["running"] is False
+    worker.stop()
+    fill(queue, 200)
+    worker.run_until_empty()
+    assert len(seen) == 27  # one that was stopped runs no more
+
+
 @pytest.mark.req("EDE-061")
 def test_a_worker_that_is_stopped_hands_back_what_it_has_not_begun(
     queues: Provider, queue: CarefulQueue
