@@ -13,14 +13,8 @@ from pathlib import Path
 from random import Random
 from typing import Annotated, Any
 
+from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic import Field as Setting
-from pydantic import ValidationError
-from pydantic_settings import (
-    BaseSettings,
-    InitSettingsSource,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-)
 
 from ontologia.clock import Clock
 from ontologia.errors import ConfigError, shown
@@ -32,14 +26,12 @@ _Positive = Annotated[int, Setting(gt=0, le=_MOST)]
 _NotNegative = Annotated[int, Setting(ge=0, le=_MOST)]
 
 
-class OntologiaConfig(BaseSettings):
+class OntologiaConfig(BaseModel):
     """All settings of a session; every one has a default that suits most programs."""
 
-    model_config = SettingsConfigDict(
-        env_prefix=_PREFIX,
-        extra="forbid",
-        frozen=True,
-        arbitrary_types_allowed=True,
+    # Not pydantic-settings': with asyncio, TLS and argparse it takes 4 MB in every process.
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, arbitrary_types_allowed=True, validate_default=True
     )
 
     datastore_uri: str | None = None
@@ -100,26 +92,15 @@ class OntologiaConfig(BaseSettings):
     """The source of randomness, by keyword only; a seeded `random.Random` for tests."""
 
     def __init__(self, **values: Any) -> None:
-        _refuse_unknown_environment(type(self))
+        given = _environment(type(self)) | values
+        for table in _tables():
+            given = table | given
         try:
-            super().__init__(**values)
+            super().__init__(**given)
         except ValidationError as error:
             raise ConfigError(_explain(error, type(self))) from error
         if self.clock is not None and not isinstance(self.clock, Clock):
             raise ConfigError(f"clock must have now(), monotonic() and sleep(), got {self.clock!r}")
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Keyword, environment, ontologia.toml, pyproject.toml, in this order."""
-        files = [InitSettingsSource(settings_cls, table) for table in _tables()]
-        return (init_settings, env_settings, *files)
 
 
 def _tables() -> list[dict[str, Any]]:
@@ -142,19 +123,24 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} cannot be read: {error}") from error
 
 
-def _refuse_unknown_environment(config: type[OntologiaConfig]) -> None:
-    for variable in os.environ:
-        name = variable.removeprefix(_PREFIX).lower()
+def _environment(config: type[OntologiaConfig]) -> dict[str, Any]:
+    """The settings in the environment, as text; pydantic makes numbers of it."""
+    found: dict[str, Any] = {}
+    for variable, text in os.environ.items():
+        if not variable.upper().startswith(_PREFIX):
+            continue
+        name = variable[len(_PREFIX) :].lower()
+        if name in config.model_fields:
+            found[name] = text
         # ONTOLOGIA_TEST_… belongs to the test suite, ONTOLOGIA_EXT_… to extensions, ONTOLOGIA_TOKEN
         # to `ontologia serve`: a secret is no setting.
-        if (
-            not variable.startswith(_PREFIX)
-            or name.startswith(("test_", "ext_"))
-            or name == "token"
+        elif (
+            variable.startswith(_PREFIX)
+            and not name.startswith(("test_", "ext_"))
+            and name != "token"
         ):
-            continue
-        if name not in config.model_fields:
             raise ConfigError(f"{variable} is not a setting{_nearest(name, config)}")
+    return found
 
 
 def _explain(error: ValidationError, config: type[OntologiaConfig]) -> str:

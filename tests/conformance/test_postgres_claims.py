@@ -251,7 +251,9 @@ def test_what_another_hands_out_is_not_handed_out_on_the_way(open_events: Open) 
         assert of(looked(another)) == [second, third]
 
     consumer = another.consumers.register(POST, "ship", [POSTED])
-    assert another.claims.peek([consumer.id]).fresh  # the fourth is still there, for whoever is next
+    assert another.claims.peek(
+        [consumer.id]
+    ).fresh  # the fourth is still there, for whoever is next
     assert len(looked(another)) == 1
 
 

@@ -19,6 +19,8 @@ import pytest
 from ontologia import Entity, Field, Relation, left, right
 from ontologia.errors import DatabaseError
 from ontologia.query import count
+from ontologia.query import max as most
+from ontologia.query import min as least
 from tests.shop import Customer, Product, Subscription
 
 
@@ -89,7 +91,7 @@ class Watch:
         """The steps of the plans of all statements that `action` runs."""
         self.statements(action)
         return [
-            row[3]
+            row[3].replace("INDEX sqlite_autoindex_entity_latest_1", "PRIMARY KEY")
             for cursor, sql, bindings in self.seen
             for row in cursor.connection.execute(f"EXPLAIN QUERY PLAN {sql}", bindings)
         ]
@@ -287,6 +289,89 @@ def test_an_indexed_filter_is_used_by_counts_and_sums_too(store, watch):
     for plan in (counted, summed):
         seek = r"idx_entity_Item_size_\w+ \(entity_type=\? AND <expr>>\?"
         assert any(re.search(seek, step) for step in plan)
+
+
+@pytest.mark.req("NEW-009")
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda items: items.max(Item.plain),
+        lambda items: items.sum(Item.plain),
+        lambda items: items.count_where(Item.plain > 0),
+        lambda items: items.where(Item.plain > 0).count(),
+        lambda items: items.group_by(Item.plain).agg(n=count()),
+        lambda items: items.order_by(Item.plain).collect(),
+    ],
+    ids=["max", "sum", "count-where", "count", "groups", "order"],
+)
+def test_a_question_about_other_fields_reads_the_table_and_no_index(store, watch, ask):
+    items = store.query().entities(Item)
+
+    plan = watch.plan(lambda: ask(items))
+
+    assert "SEARCH e USING PRIMARY KEY (entity_type=?)" in plan
+
+
+@pytest.mark.req("NEW-009")
+def test_a_count_of_all_reads_the_shortest_index(store, watch):
+    plan = watch.plan(store.query().entities(Item).count)
+
+    assert any(step.startswith("SEARCH e USING COVERING") for step in plan)
+
+
+@pytest.mark.req("NEW-009")
+@pytest.mark.parametrize("field", ["name", "size", "made", "color"])
+@pytest.mark.parametrize("condition", [None, Item.plain == 0], ids=["all", "filtered"])
+def test_groups_by_an_indexed_field_come_from_its_index_in_order(store, watch, field, condition):
+    items = store.query().entities(Item)
+    items = items if condition is None else items.where(condition)
+    groups = items.group_by(getattr(Item, field)).having(count() > 0)
+
+    plan = watch.plan(lambda: groups.agg(n=count()))
+
+    assert any(re.search(rf"idx_entity_Item_{field}_\w+ \(entity_type=\?\)", step) for step in plan)
+    assert sorts(plan) == []
+
+
+def pages(watch, action):
+    """How many pages of the file the statements of `action` look at, one many times included."""
+    watch.statements(action)
+    [connection] = {cursor.connection for cursor, _, _ in watch.seen}
+    connection.status(apsw.SQLITE_DBSTATUS_CACHE_HIT, True)
+    action()
+    return connection.status(apsw.SQLITE_DBSTATUS_CACHE_HIT)[0]
+
+
+@pytest.mark.req("NEW-009")
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda items: items.group_by(Item.size).agg(n=count()),
+        lambda items: items.where(Item.size >= 0).group_by(Item.size).agg(n=count()),
+        lambda items: items.where(Item.size >= 0).count(),
+        lambda items: items.count_where(Item.size >= 0),
+        lambda items: items.agg(a=least(Item.size), z=most(Item.size)),
+    ],
+    ids=["groups", "some-groups", "count", "count-where", "both-ends"],
+)
+def test_what_the_index_of_a_field_knows_is_answered_without_the_objects(
+    watch, open_session, tmp_path, ask
+):
+    items = grown(open_session, "many", tmp_path, entities=300, versions=1)
+
+    assert pages(watch, lambda: ask(items)) < 100  # and not one or more for each of them
+
+
+@pytest.mark.req("NEW-009")
+def test_the_least_and_the_greatest_of_an_indexed_field_are_at_its_ends(
+    watch, open_session, tmp_path
+):
+    small = grown(open_session, "small", tmp_path, entities=10, versions=1)
+    large = grown(open_session, "large", tmp_path, entities=300, versions=1)
+
+    for ask in (lambda query: query.min(Item.name), lambda query: query.max(Item.made)):
+        cost = watch.work(lambda: ask(small))  # noqa: B023 - it is called at once
+        assert watch.work(lambda: ask(large)) == cost  # noqa: B023
 
 
 @pytest.mark.req("NEW-009")

@@ -37,6 +37,7 @@ from ontologia.cli import (
 )
 from ontologia.cli.call import Call, Commands, Debug, Json, Namespace, Uri
 from ontologia.cli.failures import Failures
+from ontologia.cli.start import version
 
 app = Commands(
     name="ontologia",
@@ -73,9 +74,7 @@ app.add_typer(schema.app, name="schema")
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from ontologia import __version__
-
-        typer.echo(f"ontologia {__version__}")
+        typer.echo(version())
         raise typer.Exit
 
 
@@ -86,7 +85,7 @@ def options(
     namespace: Namespace = None,
     json: Json = False,
     debug: Debug = False,
-    version: Annotated[
+    show_version: Annotated[
         bool,
         typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
     ] = False,

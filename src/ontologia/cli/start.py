@@ -13,6 +13,7 @@ from types import FrameType
 from typing import NoReturn
 
 INTERRUPTED = 130
+CLOSED_PIPE = 141  # what a program gets that is ended by SIGPIPE
 
 
 def main() -> NoReturn:
@@ -27,8 +28,25 @@ def main() -> NoReturn:
     sys.exit(code)
 
 
+def version() -> str:
+    """What `--version` says."""
+    from ontologia import __version__
+
+    return f"ontologia {__version__}"
+
+
+def _tell_version() -> int:
+    try:
+        os.write(sys.stdout.fileno(), f"{version()}\n".encode())
+    except BrokenPipeError:  # whoever was reading has seen enough
+        return CLOSED_PIPE
+    return 0
+
+
 def _run() -> int:
     try:
+        if sys.argv[1:] == ["--version"]:  # scripts ask for it, and no command is needed
+            return _tell_version()
         from ontologia.cli.main import app
 
         app()

@@ -1,13 +1,19 @@
-"""`async def` handlers: run on one event loop, in a thread of its own."""
+"""`async def` handlers: run on one event loop, in a thread of its own.
+
+asyncio is imported when the first one runs: with TLS, which it brings, it takes 3 MB that other
+workers need not have.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import threading
 from collections.abc import Awaitable
 from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class Coroutines:
@@ -25,6 +31,8 @@ class Coroutines:
 
     def run(self, awaitable: Awaitable[Any]) -> None:
         """Run to the end; whatever it raises is raised here. An interrupt here cancels it."""
+        import asyncio
+
         future = asyncio.run_coroutine_threadsafe(_awaited(awaitable), self._started())
         self._running.add(future)
         try:
@@ -55,6 +63,8 @@ class Coroutines:
             thread.join(patience)
 
     def _started(self) -> asyncio.AbstractEventLoop:
+        import asyncio
+
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
@@ -81,6 +91,8 @@ async def _awaited(awaitable: Awaitable[Any]) -> Any:
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    import asyncio
+
     asyncio.set_event_loop(loop)
     try:
         loop.run_forever()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
@@ -126,6 +125,8 @@ class Dispatcher:
 
     def _interrupted(self, claim: Claim, error: BaseException) -> None:
         """Not the handler's own end: by a signal or a shutdown it is handed back unpunished."""
+        import asyncio
+
         if isinstance(error, asyncio.CancelledError):
             if not self._stopping():
                 self._failed(claim, error)

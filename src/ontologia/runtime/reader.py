@@ -67,13 +67,20 @@ class Reader:
             for _, aggregate in question.aggregates
         ]
         grouped = len(question.group_by)
-        return [
-            {
-                name: _typed(value, kind, as_json=position < grouped)
-                for position, (name, kind, value) in enumerate(zip(names, kinds, row, strict=True))
-            }
-            for row in rows
+        # Text and counts are what they are, and most columns are one of these.
+        others = [
+            (position, kind)
+            for position, kind in enumerate(kinds)
+            if kind is not None and (kind.kind != "text" or kind.decode is not None)
         ]
+
+        def typed(row: tuple[Any, ...]) -> dict[str, Any]:
+            values = list(row)
+            for position, kind in others:
+                values[position] = _typed(values[position], kind, as_json=position < grouped)
+            return dict(zip(names, values, strict=True))
+
+        return [typed(row) for row in rows]
 
     # -- rows to objects --------------------------------------------------------------------------
 
@@ -255,9 +262,9 @@ def _doc(shape: Shape, obj: Any) -> evaluate.Doc:
     return evaluate.Doc(shape.encode(values), columns)
 
 
-def _typed(value: Any, field_type: FieldType | None, *, as_json: bool) -> Any:
+def _typed(value: Any, field_type: FieldType, *, as_json: bool) -> Any:
     """A value of a group or of min and max, in the type of its field."""
-    if value is None or field_type is None:
+    if value is None:
         return value
     if field_type.kind == "json" and as_json:
         value = codec.decode(value)

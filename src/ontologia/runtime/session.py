@@ -370,7 +370,7 @@ class Session:
         chain of events became too long; database errors end the run as well, but not the loss of a
         server: the run goes on when it is back.
         """
-        from ontologia.runtime.loop import EventLoop  # and asyncio: only for those who run
+        from ontologia.runtime.loop import EventLoop  # only for those who run
 
         self._check_open()
         chosen = ordered(handlers)

@@ -68,6 +68,10 @@ class Statement(ABC, Generic[C]):
     def literal(self, text: str) -> str:
         """Text as an SQL literal."""
 
+    def _type(self, shape: Shape) -> str:
+        """The name of a type to look for in a table of what is current."""
+        return self.literal(shape.name)
+
     @abstractmethod
     def _table(self, name: str) -> str: ...
 
@@ -133,7 +137,7 @@ class Statement(ABC, Generic[C]):
         columns["key"] = columns.get("entity_key", "")
         if not question.historical:
             self.tables.append(f"{self._table(f'{kind}_latest')} AS {alias}")
-            self.where.append(f"{alias}.{kind}_type = {self.literal(shape.name)}")
+            self.where.append(f"{alias}.{kind}_type = {self._type(shape)}")
             return self._doc(shape, alias, columns, None, past=False)
         if question.history:
             self.tables.append(f"({self._versions(shape)}) AS {alias}")

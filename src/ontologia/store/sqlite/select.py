@@ -25,6 +25,12 @@ class Select(Statement[Compiler]):
 
     # -- tables -------------------------------------------------------------------------------
 
+    def _type(self, shape: Shape) -> str:
+        # The + hides the type from the indexes of fields, which are of one type each. SQLite would
+        # walk one of them to find all objects of the type, and look up the row for each entry.
+        name = literal(shape.name)
+        return f"+{name}" if _asks_past_indexes(self.question) else name
+
     def _table(self, name: str) -> str:
         return name
 
@@ -136,9 +142,24 @@ def _uses_index(question: Question) -> bool:
     where = question.where
     for part in where.parts if isinstance(where, And) else (where,):
         path = getattr(part, "path", None)
-        if isinstance(path, Path) and path.owner == question.shape.name and not path.steps:
+        if isinstance(path, Path) and path.owner == question.shape.name:
             own = path.side == "own"
-            shape = question.shape if own else question.shape.end(path.side)
-            if path.field in shape.fields and shape.fields[path.field].index:
+            if _has_index(question.shape if own else question.shape.end(path.side), path):
                 return True
     return False
+
+
+def _asks_past_indexes(question: Question) -> bool:
+    """Whether it speaks of fields, and of none that has an index, though the type has some.
+
+    A walk may speak of its start by another name; it starts from a key as a rule, and is let be.
+    """
+    shape = question.shape
+    if question.hops or not any(field.index for field in shape.fields.values()):
+        return False
+    paths = question.paths
+    return bool(paths) and not any(path.side == "own" and _has_index(shape, path) for path in paths)
+
+
+def _has_index(shape: Shape, path: Path) -> bool:
+    return not path.steps and path.field in shape.fields and shape.fields[path.field].index
