@@ -183,3 +183,40 @@ def test_a_server_that_takes_no_notice_keeps_the_event_all_the_same(uri, notes, 
         assert len(session.event_store.list_events("default")) == 1
         session.commit(event=Bell(number=2))
         assert len(session.event_store.list_events("default")) == 2
+
+
+@pytest.mark.req("NEW-003")
+def test_a_notice_whose_connection_died_is_sent_by_another(postgres_uri, uri, notes, monkeypatch):
+    monkeypatch.setattr(watch, "_SPACING", 0.2)
+    with Session(uri) as session:
+        for number in range(4):
+            session.commit(event=Bell(number=number))
+        assert len(notes()) == 2  # the second by the thread
+        with psycopg.connect(postgres_uri, autocommit=True) as operator:
+            operator.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE query = 'SELECT pg_notify($1, $2)'"
+            )
+        for number in range(4):
+            session.commit(event=Bell(number=number))
+        assert len(notes()) == 2
+
+
+@pytest.mark.req("NEW-003", "ONT-161")
+def test_a_session_that_found_the_database_busy_looks_again_soon(uri, caplog):
+    heard: list[int] = []
+
+    @on_event(Bell, name="hear")
+    def hear(ctx):
+        heard.append(ctx.event.number)
+
+    impatient = OntologiaConfig(event_poll_interval_ms=3_600_000, lock_timeout_ms=100)
+    with Session(uri, config=impatient) as session, Session(uri) as other:
+        with running(session, [hear]):
+            until(lambda: other.event_store.list_consumers("default"))
+            with other.event_store.transaction() as tx:
+                assert tx.hand_out_turn(wait=True)
+                with Session(uri) as third:
+                    third.commit(event=Bell(number=1))
+                until(lambda: "the database is busy" in caplog.text)
+            until(lambda: heard == [1])

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import contextmanager
+
 import pytest
 
 from ontologia import Event, Field, HandlerContext, on_event
 from ontologia.errors import HeadMismatchError
 from ontologia.runtime import acks, feed
+from ontologia.store.database import Conflict
+from tests.integration.running import until
 from tests.shop import Customer
 
 
@@ -138,3 +143,71 @@ def test_an_acknowledgement_whose_lease_is_over_is_not_written_by_a_commit(sessi
     assert "done after its lease had run out" in caplog.text
     assert calls == [0, 1, 2, 1]
     assert acked(session, 1) == [True]
+
+
+def test_what_a_commit_that_collided_acknowledged_is_not_forgotten(
+    session, open_session, monkeypatch
+):
+    """It was taken back, and done again there was nothing to change any more."""
+    other = open_session(entity_types=[Customer])
+    begin, calls = session._store.write, []
+
+    @contextmanager
+    def colliding(**options):
+        with begin(**options) as tx:
+            yield tx
+            if options.get("claim") is not None and calls == [0, 1, 2]:
+                calls.append("collided")
+                raise Conflict("others", 0)
+
+    @on_event(Boarded, name="board")
+    def handler(ctx: HandlerContext[Boarded]) -> None:
+        calls.append(ctx.event.number)
+        ctx.ensure(Customer(id=f"c{ctx.event.number}", name="Ada"))
+        if ctx.event.number == 2:
+            monkeypatch.setattr(session._clock, "sleep", lambda _: same_by_another())
+        ctx.commit()
+
+    def same_by_another() -> None:
+        other.ensure(Customer(id="c2", name="Ada"))
+        other.commit()
+
+    monkeypatch.setattr(session._store, "write", colliding)
+    first, second = board(session, handler)
+
+    assert calls == [0, 1, 2, "collided"]
+    assert first["ack_at"] is not None
+    assert second["ack_at"] is not None
+
+
+def test_a_commit_that_waits_keeps_no_acknowledgement_from_being_written(session, monkeypatch):
+    monkeypatch.setattr(acks, "GATHER", 0.005)
+    free = threading.Event()
+    seen = []
+
+    def hold(begun: threading.Event) -> None:
+        with session._store.long_write("somebody"):
+            begun.set()
+            free.wait(60)
+
+    def look() -> None:
+        until(lambda: acked(session, 1) == [True])
+        seen.append("acknowledged while the commit waited")
+        free.set()
+
+    @on_event(Boarded, name="board")
+    def handler(ctx: HandlerContext[Boarded]) -> None:
+        ctx.ensure(Customer(id=f"c{ctx.event.number}", name="Ada"))
+        if ctx.event.number == 2:
+            begun = threading.Event()
+            for target in (lambda: hold(begun), look):
+                threading.Thread(target=target, daemon=True).start()
+            assert begun.wait(60)
+        ctx.commit()
+        free.set()
+
+    first, second = board(session, handler)
+
+    assert seen == ["acknowledged while the commit waited"]
+    assert first["ack_at"] is not None
+    assert second["ack_at"] is not None

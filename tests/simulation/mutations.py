@@ -33,8 +33,8 @@ MUTATIONS: dict[str, list[Edit]] = {
         ),
         Edit(
             "runtime/acks.py",
-            "            batch.settled = transaction(batch.done)\n",
-            "            batch.settled = transaction(batch.done)\n"
+            "            settled = transaction(done)\n",
+            "            settled = transaction(done)\n"
             "            late = self._claims.__dict__.pop('_late', ())\n"
             "            if late:\n"
             "                with self._claims._database.write(durable=False) as tx:\n"

@@ -45,7 +45,7 @@ SIZES = {
     ),
     "full": Size(
         singles=300, bulk=5_000, backlog=5_000, crowd=2_000, changes=1_000, processes=(1, 2, 4, 8),
-        samples=50, loaded=400, finished=1_000_000, few=10_000, many=1_000_000, entities=100_000,
+        samples=200, loaded=400, finished=1_000_000, few=10_000, many=1_000_000, entities=100_000,
         lookups=1_000, commits=50,
     ),
 }  # fmt: skip

@@ -18,11 +18,11 @@ _WHY = {
     "drain-state": "A change of state here is a numbered commit with who made it and from which "
     "event, a version and the current object in a form that can be filtered; the others write "
     "two plain rows.",
-    "latency": "On PostgreSQL the word that there is something to do is sent after the commit, at most "
-    "every 5 ms and in a message of its own: inside the transaction it would make commits wait for "
-    "each other. On SQLite the slowest are outliers of single rounds, whose cause is not known.",
-    "group-by": "Fields are kept inside JSON, and one is taken out of each object; there it is a "
-    "column.",
+    "latency": "The word that there is something to do follows the commit, and is no part of it: that "
+    "would make commits wait for each other. Then a worker looks, and claims under a lease, which are "
+    "two messages to a server. The slowest are outliers of single rounds.",
+    "group-by": "Both walk an index; here the question is compiled each time, and the answer is given "
+    "the types of the fields.",
     "memory": "The worker has the schema, the settings (pydantic), and the loop in memory; a mere queue is "
     "one module over its driver.",
     "processes-busy": "A process claims a batch of events; the tail of a short backlog can wait in "

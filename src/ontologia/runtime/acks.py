@@ -5,26 +5,20 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 
 from ontologia.delivery.retry import RetryPolicy
+from ontologia.errors import LockContentionError
+from ontologia.runtime.commits import Written
 from ontologia.store.database import AnswerLost, Tx
 from ontologia.store.events.claims import Claims, Peek
 from ontologia.store.events.leases import NOTHING, Done, Settled
 from ontologia.store.rows import Claim, Consumer
+from ontologia.store.turn import Turn
 
-_T = TypeVar("_T")
 log = logging.getLogger(__name__)
 GATHER = 0.005  # seconds an acknowledgement may wait for others
-
-
-@dataclass(slots=True)
-class _Batch:
-    done: list[Done]
-    settled: Settled | None = None
 
 
 class Acks:
@@ -38,7 +32,7 @@ class Acks:
         """Called when there is something to look after."""
         self._done: list[Done] = []
         self._lock = threading.Lock()
-        self._writing = threading.Lock()
+        self._writing = Turn()
         self._oldest = 0.0
 
     def add(self, done: Done) -> None:
@@ -64,8 +58,8 @@ class Acks:
 
         What another thread is just writing is waited for.
         """
-        with self._writing, self._lock:
-            return any(done.announcements for done in self._done)
+        with self._writing.taken():
+            return self._announcing()
 
     def flush(self, starting: Sequence[Claim] = (), lease_ms: float = 0) -> bool:
         """Write what there is, and start these claims, in one soft transaction; if any.
@@ -120,50 +114,56 @@ class Acks:
         self.write(transaction)
         return claims
 
-    def ride(self, commit: Callable[[Callable[[Tx], None] | None], _T]) -> _T:
+    def ride(self, commit: Callable[[Callable[[Tx], None]], Written]) -> Written:
         """Commit something, and acknowledge by the same transaction what was done before.
 
-        That saves a transaction. What announces events is left to one of its own; and so is all
-        of it while another thread is writing, for which a commit does not wait.
+        That saves a transaction. Nothing is held until the commit has its turn and turns out to
+        change something. What announces events is left to a transaction of its own, and so is
+        everything while another thread is writing.
         """
-        with self._lock:
-            waiting = bool(self._done) and not any(done.announcements for done in self._done)
-        if not waiting or not self._writing.acquire(blocking=False):
-            return commit(None)
-        try:
-            with self._taken() as batch:
-                asked: Callable[[], Settled] | None = None
+        done: list[Done] = []
+        asked: Callable[[], Settled] | None = None
+        with ExitStack() as held:
 
-                def acknowledge(tx: Tx) -> None:
-                    nonlocal asked
-                    asked = self._claims.ack(tx, batch.done)
+            def along(tx: Tx) -> None:
+                nonlocal done, asked
+                if not done:
+                    try:
+                        held.enter_context(self._writing.taken(0))
+                    except LockContentionError:
+                        return
+                    done = [] if self._announcing() else self._waiting()
+                asked = self._claims.ack(tx, done) if done else None
 
-                result = commit(acknowledge)
-                if asked is not None:
-                    batch.settled = _known(asked)
-        finally:
-            self._writing.release()
-        return result
+            written = commit(along)
+            if asked is None or not written.rode:
+                return written
+            settled = _known(asked)
+            self._remove(done)
+        self._tell(settled)
+        return written
 
     def write(self, transaction: Callable[[list[Done]], Settled]) -> None:
         """Have everything written by a transaction that does something else, too."""
-        with self._writing, self._taken() as batch:
-            batch.settled = transaction(batch.done)
+        with self._writing.taken():
+            done = self._waiting()
+            settled = transaction(done)
+            self._remove(done)
+        self._tell(settled)
 
-    @contextmanager
-    def _taken(self) -> Generator[_Batch]:
-        """What there is, to be written. Unless it was settled it is put back, to be tried again."""
+    def _waiting(self) -> list[Done]:
+        """What is to be written: it stays until it was, whatever happens on the way."""
         with self._lock:
-            batch = _Batch(self._done)
-            self._done = []
-        try:
-            yield batch
-        finally:
-            if batch.settled is None:
-                with self._lock:
-                    self._done = batch.done + self._done
-        if batch.settled is not None:
-            self._tell(batch.settled)
+            return list(self._done)
+
+    def _announcing(self) -> bool:
+        with self._lock:
+            return any(done.announcements for done in self._done)
+
+    def _remove(self, written: list[Done]) -> None:
+        with self._lock:
+            del self._done[: len(written)]  # what came meanwhile is behind it
+            self._oldest = time.monotonic()
 
     def _tell(self, settled: Settled) -> None:
         lost, announced = settled

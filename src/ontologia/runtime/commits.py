@@ -56,6 +56,8 @@ class Written(NamedTuple):
 
     commit_id: int | None
     stored: list[Stored]
+    rode: bool = False
+    """Whether what was to be written along is part of it."""
 
 
 class Commits:
@@ -119,13 +121,14 @@ class Commits:
             stored = tx.announce(announcements) if announcements else []
             if unit.also is not None:
                 unit.also(tx.tx)
-            if unit.along is not None and (changes or announcements):
+            rode = unit.along is not None and bool(changes or announcements)
+            if unit.along is not None and rode:
                 unit.along(tx.tx)
         if commit_id is not None:
             self.last = max(self.last, commit_id)
         if announcements:
             self._store.events.wake()
-        return Written(commit_id, stored)
+        return Written(commit_id, stored, rode)
 
     def _announce(self, unit: UnitOfWork) -> Written:
         """Events alone: no state is touched, so no long write is in the way."""

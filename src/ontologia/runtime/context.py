@@ -205,7 +205,7 @@ class HandlerContext(Generic[E_co]):
         ):
             raise LeaseExpiredError(self._claim.handler_id, self._claim.event.id)
         metadata, claim = self._commit_metadata(), self._claim
-        commit_id, stored = self._acks.ride(
+        commit_id, stored, _ = self._acks.ride(
             lambda along: self._session._commits.write(
                 UnitOfWork(batch, metadata, announcements, claim, expected_head, along=along)
             )

@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 _IDLE_POLL = 1.0  # seconds: wakes make it faster, polling makes it certain
 _SLICE = 0.001
 _SEEN_FOR = 0.02  # seconds
+_TRY_AGAIN = 0.05  # seconds after the database was busy for longer than anybody waits
 _LAST_WORDS = 1.0  # seconds a cancelled coroutine has to clean up
 
 
@@ -140,11 +141,12 @@ class EventLoop:
             thread.start()
         done = 0
         while not self._stop.is_set():
+            soon = False
             try:
                 limited, peek = self._iterate()
             except LockContentionError as error:  # others write for longer than we wait: it passes
                 log.warning("the database is busy, and is tried again: %s", error.args[0])
-                limited, peek = False, None
+                limited, peek, soon = False, None, True  # what woke the loop does not do so again
             except ConnectionLostError as error:
                 self._outage.wait(error, self._stop.is_set)
                 continue
@@ -153,7 +155,7 @@ class EventLoop:
                 self._feed.wait_empty(self._stop.is_set)
                 self._insist(self._acks.flush)
                 break
-            self._wait(limited, peek, stepped=max_iterations is not None)
+            self._wait(limited, peek, soon=soon, stepped=max_iterations is not None)
 
     def _iterate(self) -> tuple[bool, Peek | None]:
         """Passes until nothing is claimable; whether the limit ended it, and what is to come."""
@@ -319,10 +321,11 @@ class EventLoop:
 
     # -- waiting ------------------------------------------------------------------------------
 
-    def _wait(self, limited: bool, peek: Peek | None, *, stepped: bool) -> None:
+    def _wait(self, limited: bool, peek: Peek | None, *, soon: bool, stepped: bool) -> None:
         """Between iterations: the whole interval after the limit, else until there is work."""
         interval = self._config.event_poll_interval_ms / 1000
         seconds = interval if limited else self._pause(peek)
+        seconds = min(seconds, _TRY_AGAIN) if soon else seconds
         waits = isinstance(self._clock, SystemClock)
         if stepped and not waits:
             self._clock.sleep(seconds)  # somebody plays the loop step by step

@@ -130,7 +130,7 @@ class Claims(Leases):
         instant = self._clock.now()
         now, listed = to_text(instant), codec.encode_checked(list(consumers))
         with self._database.read() as tx:
-            common = tx.ask(self._sql["peek_common"])
+            common = tx.ask(self._sql["peek_common"], {"most": HAND_OUT_MOST})
             apart = tx.ask(self._sql["peek"], {"consumers": listed})
         [(incoming, next_fire, much)] = common()
         rows = apart()
@@ -182,9 +182,10 @@ class Claims(Leases):
                 if before is not None:
                     before(tx)
                     before = None
-                handing = self._dialect.try_hand_out(tx, HAND_OUT_MOST) if along else None
                 if peek is None or consumer.id in peek.due:
                     self._return_due(tx, consumer, policy)
+                # Last, since others wait for whoever hands out: by the message that also takes.
+                handing = self._dialect.try_hand_out(tx, HAND_OUT_MOST) if along else None
                 taking = self._take(tx, consumer, listed, session_id, limit, lease_ms, start)
             taken = taking()
             if handing is not None:

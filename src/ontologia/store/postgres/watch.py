@@ -28,7 +28,8 @@ from ontologia.store.waker import Waker
 
 log = logging.getLogger(__name__)
 _SPACING = 0.002  # seconds between two notifications of this process
-_NOTIFY = b"SELECT pg_notify($1, $2)"
+# The lock that every NOTIFY of a server takes is not waited for by somebody who commits.
+_NOTIFY = b"SELECT pg_notify($1, $2), set_config('lock_timeout', '100ms', true)"
 _PROBE = 2.0  # seconds the first notification may take to come back
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 _POLL_FIRST, _POLL_LAST = 0.02, 1.0
@@ -120,13 +121,16 @@ class Channel:
                 break
             time.sleep(self._until_next())
             self._wanted.clear()
-            try:
-                if connection is None or connection.closed:
-                    connection = self._connected()
-                self._send(connection, self._mark)
-            except psycopg.Error as error:
-                log.info("others were not woken: %s", str(error).strip())
-                connection = None
+            for again in (True, False):  # the connection may have died while there was nothing
+                try:
+                    if connection is None or connection.closed:
+                        connection = self._connected()
+                    self._send(connection, self._mark)
+                    break
+                except psycopg.Error as error:
+                    connection = None
+                    if not again:
+                        log.info("others were not woken: %s", str(error).strip())
         if connection is not None:
             connection.close()
 

@@ -16,6 +16,7 @@ import apsw
 
 _PAGES = 1_000
 _MOST = 4 * _PAGES
+_OFTEN = _PAGES // 10  # once it is that long
 _REST = 5.0  # seconds after which a thread with nothing to do ends
 
 
@@ -26,32 +27,41 @@ class Checkpoints:
         self._connect = connect
         self._last = 0
         self._next = _PAGES
+        self._moved = 0
+        self._refused = False
         self._wanted = threading.Event()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._closed = False
 
     def committed(self, connection: apsw.Connection, _name: str, pages: int) -> int:
-        """Called by SQLite after each commit, with the length of the log."""
-        if pages < self._last:  # it began anew
-            self._next = _PAGES
-        self._last = pages
-        if pages >= self._next:
-            self._next = pages + _PAGES
-            if pages >= _MOST:
-                _move(connection)
-            else:
-                self._ask()
+        """Called by SQLite after each commit, with the length of the log.
+
+        The commit is done: whatever goes wrong here must not look as if it were not.
+        """
+        with suppress(Exception):
+            if pages < self._last:  # it began anew
+                self._next, self._moved = _PAGES, 0
+            self._last = pages
+            if pages >= self._next:
+                self._next = pages + (_PAGES if pages < _MOST else _OFTEN)
+                # Where a reader was in the way for long there is much to move: not in a commit.
+                if pages >= _MOST and (self._refused or pages - self._moved <= 2 * _PAGES):
+                    self._move(connection)
+                else:
+                    self._ask()
         return apsw.SQLITE_OK
 
     def _ask(self) -> None:
         with self._lock:
             self._wanted.set()
             if self._thread is None and not self._closed:
-                self._thread = threading.Thread(
+                thread = threading.Thread(
                     target=self._run, name="ontologia-checkpoint", daemon=True
                 )
-                self._thread.start()
+                self._refused = True  # unless it starts, and gets its connection
+                thread.start()
+                self._thread = thread
 
     def _run(self) -> None:
         try:
@@ -60,9 +70,10 @@ class Checkpoints:
             with self._lock:
                 self._thread = None
             return
+        self._refused = False
         try:
             while self._still_wanted():
-                _move(connection)
+                self._move(connection)
         finally:
             connection.close()
 
@@ -76,6 +87,10 @@ class Checkpoints:
             self._wanted.clear()
             return True
 
+    def _move(self, connection: apsw.Connection) -> None:
+        with suppress(apsw.Error):  # somebody else is at it; what is wrong, a commit meets
+            _, self._moved = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+
     def close(self) -> None:
         """Wait for the thread, which ends at once."""
         with self._lock:
@@ -84,10 +99,3 @@ class Checkpoints:
             thread = self._thread
         if thread is not None:
             thread.join()
-
-
-def _move(connection: apsw.Connection) -> None:
-    with suppress(
-        apsw.Error
-    ):  # somebody else is at it; what is wrong with the disk, a commit meets
-        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)

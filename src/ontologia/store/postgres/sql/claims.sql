@@ -76,7 +76,7 @@ SELECT c.id,
 -- Anything, when the next deferred event is due, and whether there is more than a portion.
 SELECT EXISTS (SELECT 1 FROM ontologia.incoming),
        (SELECT MIN(fire_at) FROM ontologia.deferred_events WHERE status = 'scheduled'),
-       EXISTS (SELECT 1 FROM ontologia.incoming ORDER BY seq OFFSET 5000);
+       EXISTS (SELECT 1 FROM ontologia.incoming ORDER BY seq OFFSET %(most)s);
 
 -- name: hand_out
 -- One statement, so one snapshot: what it deletes is what it hands out. With two, an event that
