@@ -58,7 +58,7 @@ def index(ctx: HandlerContext[DocumentChanged]) -> None:
             ctx.renew()  # a long document takes longer than one lease
         ctx.ensure(Document(path=path, digest=wanted, chunks=written))
         ctx.commit()
-        print(f"  {path}: {written} chunks")
+        print(f"  {path}: {written} chunks\n", end="")  # in one piece: four print at a time
     delete_chunks(ctx, path, but=wanted)
 
 
@@ -68,7 +68,7 @@ def forget(ctx: HandlerContext[DocumentGone]) -> None:
     for document in ctx.query().entities(Document).where(Document.path == ctx.event.path).collect():
         ctx.delete(document)
         ctx.commit()
-        print(f"  {document.path} is gone")
+        print(f"  {document.path} is gone\n", end="")
     delete_chunks(ctx, ctx.event.path, but="")
 
 

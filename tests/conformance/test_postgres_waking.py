@@ -211,12 +211,15 @@ def test_a_session_that_found_the_database_busy_looks_again_soon(uri, caplog):
         heard.append(ctx.event.number)
 
     impatient = OntologiaConfig(event_poll_interval_ms=3_600_000, lock_timeout_ms=100)
-    with Session(uri, config=impatient) as session, Session(uri) as other:
-        with running(session, [hear]):
-            until(lambda: other.event_store.list_consumers("default"))
-            with other.event_store.transaction() as tx:
-                assert tx.hand_out_turn(wait=True)
-                with Session(uri) as third:
-                    third.commit(event=Bell(number=1))
-                until(lambda: "the database is busy" in caplog.text)
-            until(lambda: heard == [1])
+    with (
+        Session(uri, config=impatient) as session,
+        Session(uri) as other,
+        running(session, [hear]),
+    ):
+        until(lambda: other.event_store.list_consumers("default"))
+        with other.event_store.transaction() as tx:
+            assert tx.hand_out_turn(wait=True)
+            with Session(uri) as third:
+                third.commit(event=Bell(number=1))
+            until(lambda: "the database is busy" in caplog.text)
+        until(lambda: heard == [1])

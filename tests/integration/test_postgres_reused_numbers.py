@@ -43,7 +43,7 @@ def crash_at_the_next_commit(
     database: Any = session._store._database  # type: ignore[attr-defined]
     commit = database._commit
 
-    def crash(wire: Any) -> Any:
+    def crash(wire: Any, notice: Any) -> Any:
         monkeypatch.setattr(database, "_commit", commit)
         [[number]] = wire.connection.execute(NUMBER).fetchall()
         server.kill()
@@ -52,7 +52,7 @@ def crash_at_the_next_commit(
         while reused and given < int(number):
             given = int(ask(server.uri, NUMBER)[0][0])
         assert not reused or given == int(number)
-        return commit(wire)
+        return commit(wire, notice)
 
     monkeypatch.setattr(database, "_commit", crash)
 

@@ -15,7 +15,7 @@ class Conflict(LockContentionError):
     """A transaction collided with others and was taken back; it may well go through next time."""
 
 
-class AnswerLost(Exception):
+class AnswerLost(RuntimeError):
     """A transaction was committed, and the connection was lost before a statement was answered."""
 
 

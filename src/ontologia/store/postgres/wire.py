@@ -98,7 +98,9 @@ class Answer:
         if self.result is None:
             self._sync()
         if self.result is None:
-            raise AnswerLost("nobody answered: the connection was lost, or all was taken back")
+            raise AnswerLost(
+                "this statement was not run, or its answer was lost with the connection"
+            )
         return self.result
 
 
