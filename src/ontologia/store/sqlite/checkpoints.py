@@ -1,9 +1,9 @@
 """Moving the log of a SQLite file into the file itself, beside those who commit.
 
 By itself SQLite does that in whichever commit makes the log longer than 1,000 pages: that one takes
-15 to 45 ms instead of a tenth of one. Here a thread with a connection of its own does it. The log
-begins anew only if a commit finds all of it moved; while many write, that may never be, so what
-has become four times as long is moved by a commit, which finds most of it done.
+15 to 45 ms instead of a tenth of one. Here a thread with a connection of its own does most of it.
+The log begins anew only if a commit finds all of it moved, and while many write the thread never
+comes to the end of it: so when little is left a commit does the rest.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from contextlib import suppress
 
 import apsw
 
-_PAGES = 1_000
-_MOST = 4 * _PAGES
-_OFTEN = _PAGES // 10  # once it is that long
+_PAGES = 500  # of a log that is worth moving; while that is done it grows to twice as many
+_FEW = 250  # that a commit moves in passing
+_MOST = 4_000
+_OFTEN = 100  # pages between two tries once it is that long
 _REST = 5.0  # seconds after which a thread with nothing to do ends
 
 
@@ -28,6 +29,7 @@ class Checkpoints:
         self._last = 0
         self._next = _PAGES
         self._moved = 0
+        self._seen = 0  # of what was moved
         self._refused = False
         self._wanted = threading.Event()
         self._lock = threading.Lock()
@@ -41,16 +43,23 @@ class Checkpoints:
         """
         with suppress(Exception):
             if pages < self._last:  # it began anew
-                self._next, self._moved = _PAGES, 0
+                self._next, self._moved, self._seen = _PAGES, 0, 0
             self._last = pages
-            if pages >= self._next:
-                self._next = pages + (_PAGES if pages < _MOST else _OFTEN)
-                # Where a reader was in the way for long there is much to move: not in a commit.
-                if pages >= _MOST and (self._refused or pages - self._moved <= 2 * _PAGES):
-                    self._move(connection)
-                else:
-                    self._ask()
+            if pages >= self._next or self._moved != self._seen:
+                self._seen = self._moved
+                self._go_on(connection, pages)
         return apsw.SQLITE_OK
+
+    def _go_on(self, connection: apsw.Connection, pages: int) -> None:
+        """The log has grown by so much, or the thread has moved some of it."""
+        left = pages - self._moved
+        self._next = pages + (_PAGES if pages < _MOST else _OFTEN)
+        # Where a reader was in the way for long there is much to move: not in a commit.
+        if left <= _FEW or (pages >= _MOST and (self._refused or left <= 2 * _PAGES)):
+            self._move(connection)
+            self._seen = self._moved
+        else:
+            self._ask()
 
     def _ask(self) -> None:
         with self._lock:
