@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 
 from ontologia import errors
 from ontologia.cli.call import Call
-from ontologia.cli.start import INTERRUPTED
+from ontologia.cli.start import CLOSED_PIPE, INTERRUPTED
 from ontologia.errors import OntologiaError
 
 EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
@@ -35,7 +35,6 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (OntologiaError, 1),
 )
 """The first that fits counts. 0 is success, 2 a command that was not understood."""
-_CLOSED_PIPE = 141  # what a program gets that is ended by SIGPIPE
 # Of Click, which Typer brought along as a package at first, and has as a part of itself now.
 _NotUnderstood: type[Exception] = next(
     each
@@ -70,7 +69,7 @@ class Failures(TyperGroup):
             raise typer.Exit(INTERRUPTED) from interrupt
         except BrokenPipeError as error:  # whoever was reading has seen enough
             _drop_output()
-            raise typer.Exit(_CLOSED_PIPE) from error
+            raise typer.Exit(CLOSED_PIPE) from error
 
 
 @contextmanager

@@ -128,6 +128,8 @@ class Acks:
             def along(tx: Tx) -> None:
                 nonlocal done, asked
                 if not done:
+                    if not self._waiting():
+                        return  # and nobody else need wait
                     try:
                         held.enter_context(self._writing.taken(0))
                     except LockContentionError:

@@ -33,7 +33,7 @@ class PostgresDialect:
 
     def try_hand_out(self, tx: Tx, most: int) -> Callable[[], bool]:
         turn = tx.ask(self._sql["try_turn"], {"key": self._database.hand_out_key})
-        tx.later(self._sql["hand_out_in_turn"], {"most": most})
+        self.hand_out(tx, most)
         return lambda: bool(turn()[0][0] == "true")
 
     def take(

@@ -82,10 +82,11 @@ SELECT EXISTS (SELECT 1 FROM ontologia.incoming),
 -- One statement, so one snapshot: what it deletes is what it hands out. With two, an event that
 -- is committed in between would be deleted unseen. Runs under the hand-out lock. LATERAL with a
 -- LIMIT is looked up row by row: the planner takes `taken` for large, and would rather read all
--- retained events than these.
+-- retained events than these. Does nothing after a `try_turn` that was refused.
 WITH taken AS (
     DELETE FROM ontologia.incoming
-     WHERE seq IN (SELECT seq FROM ontologia.incoming ORDER BY seq LIMIT %(most)s)
+     WHERE current_setting('hand_out.turn', true) IS DISTINCT FROM 'false'
+       AND seq IN (SELECT seq FROM ontologia.incoming ORDER BY seq LIMIT %(most)s)
     RETURNING event_id),
 handed AS (
     INSERT INTO ontologia.ready(consumer_id, priority, created_at, event_id, type)
@@ -100,20 +101,6 @@ SELECT COUNT(*) FROM taken;
 -- The lock of hand-out, if nobody has it. What follows on the same way knows by the setting whether
 -- that was so, and the client need not ask first.
 SELECT set_config('hand_out.turn', pg_try_advisory_xact_lock(%(key)s)::text, true);
-
--- name: hand_out_in_turn
--- `hand_out` after `try_turn`; the statement is a snapshot of its own, taken under the lock.
-WITH taken AS (
-    DELETE FROM ontologia.incoming
-     WHERE current_setting('hand_out.turn') = 'true'
-       AND seq IN (SELECT seq FROM ontologia.incoming ORDER BY seq LIMIT %(most)s)
-    RETURNING event_id)
-INSERT INTO ontologia.ready(consumer_id, priority, created_at, event_id, type)
-SELECT s.consumer_id, e.priority, e.created_at, e.id, e.type
-  FROM taken t
- CROSS JOIN LATERAL (SELECT * FROM ontologia.events WHERE id = t.event_id LIMIT 1) e
-  JOIN ontologia.subscriptions s ON s.namespace = e.namespace AND s.type IN (e.type, '*')
-    ON CONFLICT DO NOTHING;
 
 -- name: due_claims
 -- Leases that ran out and backoffs that ended. What another claimer is returning, or its holder
