@@ -30,6 +30,7 @@ def _no_hurry(monkeypatch):
     Whatever the first event of a run takes, the two that follow it are started together.
     """
     monkeypatch.setattr(acks, "GATHER", 3600.0)
+    monkeypatch.setattr(acks, "_RIPE", 0.0)
     monkeypatch.setattr(feed, "_GROUP_TIME", 3600.0)
 
 
@@ -75,6 +76,24 @@ def test_a_commit_acknowledges_what_was_done_before_it(session):
     assert first["ack_at"] is not None
     assert second["ack_at"] is not None
     assert (first["read_commit"], second["read_commit"]) == (1, 2)
+
+
+def test_what_is_only_just_done_waits_for_a_later_commit(session, monkeypatch):
+    monkeypatch.setattr(acks, "_RIPE", 3600.0)
+    seen = []
+
+    @on_event(Boarded, name="board")
+    def handler(ctx: HandlerContext[Boarded]) -> None:
+        ctx.ensure(Customer(id=f"c{ctx.event.number}", name="Ada"))
+        ctx.commit()
+        seen.append(acked(session, 1))
+
+    first, second = board(session, handler)
+
+    assert seen[1:] == [[False], [False]]
+    assert (first["read_commit"], second["read_commit"]) == (1, 2)
+    assert first["ack_at"] is not None
+    assert second["ack_at"] is not None
 
 
 def test_a_commit_that_changes_nothing_writes_no_acknowledgement(session):
@@ -183,6 +202,7 @@ def test_what_a_commit_that_collided_acknowledged_is_not_forgotten(
 def test_a_commit_that_waits_keeps_no_acknowledgement_from_being_written(session, monkeypatch):
     monkeypatch.setattr(acks, "GATHER", 0.005)
     free = threading.Event()
+    monkeypatch.setattr(session._clock, "sleep", lambda _: free.wait(0.001))  # and no time passes
     seen = []
 
     def hold(begun: threading.Event) -> None:
@@ -204,7 +224,6 @@ def test_a_commit_that_waits_keeps_no_acknowledgement_from_being_written(session
                 threading.Thread(target=target, daemon=True).start()
             assert begun.wait(60)
         ctx.commit()
-        free.set()
 
     first, second = board(session, handler)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 
 import apsw
 import pytest
@@ -74,9 +75,62 @@ def test_another_process_wakes_it(path, heard):
 
 @pytest.mark.req("NEW-003")
 def test_another_process_is_noticed_where_the_system_does_not_tell(path, monkeypatch, request):
-    monkeypatch.setattr(watch, "_watch_file", lambda path: None)
+    monkeypatch.setattr(watch._Growth, "of", lambda path: None)
 
     _ring_from_another_process(path, request.getfixturevalue("heard"))
+
+
+class _SlowDisk(apsw.VFS):
+    """Syncs of the write-ahead log wait until they are let go."""
+
+    def __init__(self):
+        self.syncing, self.let_go = threading.Event(), threading.Event()
+        super().__init__("slow-disk", "")
+
+    def xOpen(self, name, flags):
+        disk = self
+
+        class File(apsw.VFSFile):
+            def __init__(self):
+                super().__init__("", name, flags)
+                self._is_log = flags[0] & apsw.SQLITE_OPEN_WAL
+
+            def xSync(self, flags):
+                if self._is_log:
+                    disk.syncing.set()
+                    assert disk.let_go.wait(PATIENCE)
+                super().xSync(flags)
+
+        return File()
+
+
+@pytest.mark.req("NEW-003")
+def test_a_commit_that_is_being_synced_when_the_wait_begins_is_noticed(path, monkeypatch):
+    """Its last write was before; what is left makes it visible, and the kernel tells of no more."""
+    disk = _SlowDisk()
+
+    def write():
+        connection = apsw.Connection(str(path), vfs="slow-disk")
+        connection.execute("PRAGMA synchronous=FULL; CREATE TABLE late(x)")
+        connection.close()
+
+    with Session(str(path)) as session, closing(session._store.watch()) as waiter:
+        writer = threading.Thread(target=write)
+        writer.start()
+        assert disk.syncing.wait(PATIENCE)
+        waiter.settle()
+        look = waiter._counter.changed
+
+        def first_look():
+            found = look()
+            monkeypatch.undo()
+            disk.let_go.set()
+            writer.join()
+            return found
+
+        monkeypatch.setattr(waiter._counter, "changed", first_look)
+
+        assert waiter.wait(PATIENCE)
 
 
 @pytest.mark.req("ONT-161")

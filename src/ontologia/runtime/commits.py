@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ontologia.config import OntologiaConfig
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class UnitOfWork:
     """What goes in one transaction, or not at all."""
 

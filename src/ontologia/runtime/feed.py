@@ -12,7 +12,7 @@ from ontologia.store.rows import Claim
 
 LARGEST_GROUP = 50
 _LOOK = 0.05
-_GROUP_TIME = 0.01  # seconds: a group that takes longer is made smaller
+_GROUP_TIME = 0.02  # seconds: a group that takes longer is made smaller
 _CLAIM_TIME = 0.05  # seconds: what takes longer is left to others, or for later
 
 

@@ -21,5 +21,11 @@ def statements(package: str, *names: str) -> dict[str, str]:
     for file in names:
         text = files(package).joinpath("sql", file).read_text("utf-8")
         parts = _NAME.split(text)[1:]
-        found |= {name: body.strip() for name, body in zip(parts[::2], parts[1::2], strict=True)}
+        found |= {name: _bare(body) for name, body in zip(parts[::2], parts[1::2], strict=True)}
     return found
+
+
+def _bare(body: str) -> str:
+    """Without comments and indentation: a statement's whole text is hashed whenever it is run."""
+    lines = (line.strip() for line in body.splitlines())
+    return "\n".join(line for line in lines if line and not line.startswith("--"))

@@ -126,9 +126,11 @@ class Leases:
         if not done:
             return lambda: NOTHING
         now = to_text(self._clock.now())
-        groups = _by_token(item.claim for item in done if not item.claim.moved)
-        asked = [(group[0].token, self._fenced(tx, "ack", group, now)) for group in groups]
-        asked += [(c.token, self._ack_moved(tx, c, now)) for c, _ in done if c.moved]
+        asked = [
+            (group[0].token, self._fenced(tx, statement, group, now))
+            for statement, moved in (("ack", False), ("ack_moved", True))
+            for group in _by_token(claim for claim, _ in done if claim.moved is moved)
+        ]
 
         def settled() -> Settled:
             acked = {(token, event_id) for token, kept in asked for event_id in kept()}
@@ -145,13 +147,6 @@ class Leases:
             kept = [item for item in done if id(item.claim) not in lost]
             self._events.announce(tx, [each for item in kept for each in item.announcements])
         return settled
-
-    def _ack_moved(self, tx: Tx, claim: Claim, now: str) -> Callable[[], dict[str, int | None]]:
-        """The same for one of a group, all started at once: what it saw is what was there then."""
-        place = {"event_id": claim.event.id, "handler_id": claim.handler_id, "token": claim.token}
-        seen = {"read_commit": claim.read_commit, "now": now}
-        asked = tx.ask(self._sql["ack_moved"], place | seen)
-        return lambda: {row[0]: None for row in asked()}
 
     def abandon(self, claims: Iterable[Claim]) -> int:
         """Hand claims back, without a mark against them; how many were still held."""
@@ -186,14 +181,18 @@ class Leases:
     ) -> Callable[[], dict[str, int | None]]:
         """Ask a fenced statement for claims of one token; the events it changed.
 
-        With each goes what the statement returns beside it: of a start, the commit it saw.
+        With each goes what the statement returns beside it: of a start, the commit it saw. One of
+        a group, all started at once, tells itself what was there when its turn came.
         """
+        ids: Any = [claim.event.id for claim in claims]
+        if name == "ack_moved":
+            ids = {claim.event.id: claim.read_commit for claim in claims}
         asked = tx.ask(
             self._sql[name],
             {
                 "handler_id": claims[0].handler_id,
                 "token": claims[0].token,
-                "ids": codec.encode_checked([claim.event.id for claim in claims]),
+                "ids": codec.encode_checked(ids),
                 "now": now,
                 **values,
             },

@@ -41,12 +41,12 @@ class Checkpoints:
 
         The commit is done: whatever goes wrong here must not look as if it were not.
         """
-        with suppress(Exception):
-            if pages < self._last:  # it began anew
-                self._next, self._moved, self._seen = _PAGES, 0, 0
-            self._last = pages
-            if pages >= self._next or self._moved != self._seen:
-                self._seen = self._moved
+        if pages < self._last:  # it began anew
+            self._next, self._moved, self._seen = _PAGES, 0, 0
+        self._last = pages
+        if pages >= self._next or self._moved != self._seen:
+            self._seen = self._moved
+            with suppress(Exception):
                 self._go_on(connection, pages)
         return apsw.SQLITE_OK
 

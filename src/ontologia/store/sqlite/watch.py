@@ -1,9 +1,10 @@
 """Waiting for work: woken by this process at once, and by others as soon as they write.
 
-On Linux the kernel tells when the write-ahead log grows. It does so before the transaction is
-visible, and a hard one is visible only after its sync; so a wake is followed by short looks at
-`PRAGMA data_version` until the commit is there. Elsewhere the looks are all there is. Whatever
-is missed is found by the loop's own polling: this only makes it faster.
+On Linux the kernel tells when the write-ahead log grows, while somebody waits: it would have to do
+so twenty times for each commit of a handler. It tells before the transaction is visible, and a hard
+one is visible only after its sync; so a wake is followed by short looks at `PRAGMA data_version`
+until the commit is there. Elsewhere the looks are all there is. Whatever is missed is found by the
+loop's own polling: this only makes it faster.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from ontologia.store.waker import Waker, readable
 
 _IN_MODIFY = 0x2
 _STEPS = (0.0002, 0.0003, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128)
+_LOOKS = (0.003, 0.03)
 _POLL_FIRST, _POLL_LAST = 0.001, 0.02
 
 _watches: dict[str, weakref.WeakSet[Watch]] = {}
@@ -42,7 +44,7 @@ class Watch:
         self._path = path
         self._counter = counter
         self._waker = Waker()
-        self._log = None if counter is None else _watch_file(f"{path}-wal")
+        self._log = None if counter is None else _Growth.of(f"{path}-wal")
         self._closed = False
         with _watches_lock:
             _watches.setdefault(path, weakref.WeakSet()).add(self)
@@ -56,16 +58,31 @@ class Watch:
         deadline = time.monotonic() + seconds
         if self._counter is not None and self._log is None:
             return self._poll(deadline)
-        files = [self._waker.fileno()] + ([] if self._log is None else [self._log])
-        while True:
-            ready = readable(files, max(0.0, deadline - time.monotonic()))
-            if not ready:
-                return False
+        if self._log is None:
+            return bool(readable([self._waker.fileno()], seconds)) and self._waker.drain()
+        if not self._log.tell():
+            return self._poll(deadline)
+        try:
+            return self._told(self._log, deadline)
+        finally:
+            self._log.hush()
+
+    def _told(self, log: _Growth, deadline: float) -> bool:
+        files = [self._waker.fileno(), log.descriptor]
+        # What was written before is not told of, and may be in its sync: so there are looks, too.
+        looks = iter(_LOOKS)
+        while not self._changed():
+            left = max(0.0, deadline - time.monotonic())
+            ready = readable(files, min(left, next(looks, left)))
             if self._waker.fileno() in ready:
                 return self._waker.drain()
-            self._drain_log()
-            if self._became_visible(deadline):
-                return True
+            if ready:
+                log.drain()
+                if self._became_visible(deadline):
+                    return True
+            if time.monotonic() >= deadline:
+                return False
+        return True
 
     def _became_visible(self, deadline: float) -> bool:
         """Look until what was just written to the log can be read."""
@@ -91,14 +108,7 @@ class Watch:
 
     def settle(self) -> None:
         """Forget what was written so far: the caller is about to look for itself."""
-        self._drain_log()
         self._changed()
-
-    def _drain_log(self) -> None:
-        if self._log is not None:
-            with suppress(BlockingIOError):
-                while len(os.read(self._log, 65536)) == 65536:
-                    pass
 
     def close(self) -> None:
         """Stop waiting and give up the file descriptors."""
@@ -113,20 +123,42 @@ class Watch:
         self._closed = True
         self._waker.close()
         if self._log is not None:
-            os.close(self._log)
+            os.close(self._log.descriptor)
         if self._counter is not None:
             self._counter.close()
 
 
-def _watch_file(path: str) -> int | None:
-    """A descriptor that is readable when the file was written; None where there is no such thing."""
-    if sys.platform != "linux":
-        return None
-    library = ctypes.CDLL(None, use_errno=True)
-    descriptor: int = library.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-    if descriptor < 0:
-        return None  # no more instances to be had: polling works, too
-    if library.inotify_add_watch(descriptor, os.fsencode(path), _IN_MODIFY) < 0:
-        os.close(descriptor)
-        return None
-    return descriptor
+class _Growth:
+    """What the kernel tells of one file: a descriptor that is readable once it was written to."""
+
+    def __init__(self, library: ctypes.CDLL, descriptor: int, path: str) -> None:
+        self.descriptor = descriptor
+        self._library = library
+        self._path = os.fsencode(path)
+        self._asked = -1
+
+    @classmethod
+    def of(cls, path: str) -> _Growth | None:
+        """None where there is no such thing."""
+        if sys.platform != "linux":
+            return None
+        library = ctypes.CDLL(None, use_errno=True)
+        descriptor: int = library.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        # A process may have no more of them: polling works, too.
+        return cls(library, descriptor, path) if descriptor >= 0 else None
+
+    def tell(self) -> bool:
+        """Ask to be told from now on; whether that can be had."""
+        self._asked = self._library.inotify_add_watch(self.descriptor, self._path, _IN_MODIFY)
+        return self._asked >= 0
+
+    def hush(self) -> None:
+        """Ask no more, and forget what was told."""
+        self._library.inotify_rm_watch(self.descriptor, self._asked)
+        self.drain()
+
+    def drain(self) -> None:
+        """Forget what was told."""
+        with suppress(BlockingIOError):
+            while len(os.read(self.descriptor, 65536)) == 65536:
+                pass

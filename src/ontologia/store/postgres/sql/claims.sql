@@ -229,12 +229,13 @@ UPDATE ontologia.event_claims SET ack_at = %(now)s, due_at = NULL
 RETURNING event_id;
 
 -- name: ack_moved
--- With the commit that the attempt saw. As in `began_at`, one whose start was lost has none.
+-- With the commit that each attempt saw. As in `began_at`, one whose start was lost has none.
 UPDATE ontologia.event_claims
    SET ack_at = %(now)s, due_at = NULL,
-       read_commit = CASE WHEN started_at IS NOT NULL THEN %(read_commit)s::bigint
+       read_commit = CASE WHEN started_at IS NOT NULL THEN (%(ids)s::jsonb ->> event_id)::bigint
                           ELSE read_commit END
- WHERE event_id = %(event_id)s AND handler_id = %(handler_id)s
+ WHERE handler_id = %(handler_id)s
+   AND event_id = ANY(ARRAY(SELECT jsonb_object_keys(%(ids)s::jsonb)))
    AND lease_token = %(token)s AND ack_at IS NULL AND dead_lettered_at IS NULL
    AND lease_until > %(now)s
 RETURNING event_id;

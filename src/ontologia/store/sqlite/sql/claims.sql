@@ -171,8 +171,10 @@ UPDATE event_claims SET ack_at = :now, due_at = NULL
 RETURNING event_id;
 
 -- name: ack_moved
-UPDATE event_claims SET ack_at = :now, due_at = NULL, read_commit = :read_commit
- WHERE event_id = :event_id AND handler_id = :handler_id
+-- With the commit that each attempt saw.
+UPDATE event_claims SET ack_at = :now, due_at = NULL, read_commit = seen.value
+  FROM json_each(:ids) AS seen
+ WHERE event_id = seen.key AND handler_id = :handler_id
    AND lease_token = :token AND ack_at IS NULL AND dead_lettered_at IS NULL AND lease_until > :now
 RETURNING event_id;
 
