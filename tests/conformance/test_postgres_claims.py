@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from ontologia.errors import LockContentionError
+from ontologia.store.events.claims import Peek
 from ontologia.store.events.store import SqlEventStore
 from ontologia.store.postgres.wire import Last, Wire
-from ontologia.store.rows import Claim
+from ontologia.store.rows import Claim, Consumer
 from ontologia.testing import ManualClock
 from ontologia.testing.conformance.event_world import (
     LEASE,
@@ -268,3 +269,75 @@ def test_of_a_large_backlog_the_most_urgent_is_claimed_first(open_events: Open) 
     assert not store.claims.peek([consumer.id]).little
 
     assert of(looked(store, limit=1)) == [urgent]
+
+
+# -- claiming on a guess ------------------------------------------------------------------------
+
+
+def guessed(store: SqlEventStore, consumer: Consumer, limit: int = 9) -> tuple[list[Claim], Peek]:
+    """Claim without a look, and look by the same transaction: as a run does that was woken."""
+    looking: list[Callable[[], Peek]] = []
+
+    def look(tx: Any) -> None:
+        looking.append(store.claims.look(tx, [consumer.id]))
+
+    span = {"session_id": "s1", "limit": limit, "lease_ms": LEASE, "policy": store.policy}
+    guess = Peek.guess(consumer.id)
+    got = store.claims.claim(consumer, [POSTED], peek=guess, after=look, **span)  # type: ignore[arg-type]
+    return got, looking[-1]()
+
+
+def test_a_guess_that_is_right_is_one_message_and_says_what_is_left(
+    open_events: Open, messages: list[int]
+) -> None:
+    store = open_events()
+    ship = store.consumers.register(POST, "ship", [POSTED])
+    first, second = post(store, 1, 2)
+    messages.clear()
+
+    got, peek = guessed(store, ship, limit=1)
+
+    assert of(got) == [first]
+    assert len(messages) == 1
+    assert (peek.fresh, len(peek.claimable)) == (False, 1)
+    assert peek.next_due == got[0].lease_until
+    got, peek = guessed(store, ship)
+    assert of(got) == [second]
+    assert peek.claimable == set()
+
+
+def test_a_guess_takes_nothing_for_a_consumer_that_is_paused(open_events: Open) -> None:
+    store = open_events()
+    ship = store.consumers.register(POST, "ship", [POSTED])
+    ids = post(store, 1)
+    store.pause(POST, "ship")
+
+    got, peek = guessed(store, ship)
+
+    assert (got, peek.claimable) == ([], set())
+    store.resume(POST, "ship")
+    assert of(guessed(store, ship)[0]) == ids
+
+
+def test_a_guess_does_not_wait_for_whoever_hands_out(open_events: Open) -> None:
+    store, another = open_events(), open_events(lock_timeout_ms=50)
+    ship = another.consumers.register(POST, "ship", [POSTED])
+    post(store, 1)
+
+    with store.transaction() as tx:
+        assert tx.hand_out_turn(wait=False)
+        got, peek = guessed(another, ship)
+
+    assert (got, peek.fresh) == ([], True)
+
+
+def test_of_a_large_backlog_a_guess_takes_nothing(open_events: Open) -> None:
+    store = open_events()
+    ship = store.consumers.register(POST, "ship", [POSTED])
+    rows = [store.log.given_row(ParcelPosted(number=n), POST) for n in range(5_001)]
+    with store.transaction() as tx:
+        store.log.add(tx, rows)
+
+    got, peek = guessed(store, ship)
+
+    assert (got, peek.fresh, peek.little) == ([], True, False)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import contextmanager
+
 import psycopg
 import pytest
 
 from ontologia import Event, Field, OntologiaConfig, Session, on_event
 from ontologia.errors import HeadMismatchError
 from ontologia.store.postgres import watch
+from ontologia.store.postgres.wire import Wire
 from tests.integration.processes import Process
 from tests.integration.running import running, until
 from tests.shop import Product
@@ -97,6 +101,85 @@ def test_another_session_of_its_process_wakes_it(uri, heard):
         for number in range(3):
             other.commit(event=Bell(number=number))
             until(lambda number=number: heard == list(range(number + 1)))
+
+
+# -- who is claimed for -----------------------------------------------------------------------
+
+
+class Gong(Event):
+    number: Field[int]
+
+
+@pytest.fixture
+def spoken(uri, monkeypatch):
+    """Run handlers; what they were given, each with the messages of the run since it was woken."""
+    sent: list[int] = []
+    exchange, wait = Wire._exchange, watch.Watch.wait
+
+    def counted(wire, then=None):
+        if threading.current_thread().name == "run":
+            sent.append(len(wire._queue))
+        return exchange(wire, then)
+
+    def waited(watch, seconds):
+        woken = wait(watch, 0.0)
+        if not woken:
+            idle.set()
+            woken = wait(watch, seconds)
+        sent.clear()
+        return woken
+
+    idle = threading.Event()
+    monkeypatch.setattr(Wire, "_exchange", counted)
+    monkeypatch.setattr(watch.Watch, "wait", waited)
+    given: list[tuple[str, int]] = []
+
+    @contextmanager
+    def run(**priorities):
+        def said(ctx):
+            given.append((ctx._claim.handler_id, len(sent)))
+
+        handlers = [
+            on_event(kind, name=kind.__event_type__, priority=priority)(lambda ctx: said(ctx))
+            for kind, priority in ((Bell, priorities["bell"]), (Gong, priorities["gong"]))
+        ]
+
+        def announce(*events):
+            until(idle.is_set)
+            idle.clear()
+            before = len(given)
+            session.commit(event=events)
+            until(lambda: len(given) >= before + len(events) and idle.is_set())
+            return given[before:]
+
+        session = Session(uri, config=FOR_AN_HOUR)
+        with session, running(session, handlers) as thread:
+            thread.name = "run"
+            until(lambda: len(session.event_store.list_consumers("default")) == 2)
+            until(lambda: session._store._channel.hears)
+            announce(Bell(number=0))
+            yield announce
+
+    return run
+
+
+def test_whoever_was_served_last_is_claimed_for_by_the_first_message(spoken):
+    with spoken(bell=100, gong=100) as announce:
+        assert announce(Bell(number=1)) == [("bell", 1)]
+        assert announce(Gong(number=2)) == [("gong", 2)]
+        assert announce(Gong(number=3)) == [("gong", 1)]
+        assert announce(Bell(number=4)) == [("bell", 2)]
+
+
+@pytest.mark.req("ONT-066")
+@pytest.mark.parametrize("priority", [100, 900])
+def test_nobody_is_claimed_for_while_there_is_something_for_whoever_comes_first(spoken, priority):
+    with spoken(bell=priority, gong=100) as announce:
+        announce(Gong(number=1))
+
+        served = announce(Gong(number=2), Bell(number=3))
+
+        assert [name for name, _ in served] == ["bell", "gong"]
 
 
 FORK = """

@@ -50,6 +50,7 @@ class Claiming:
         self._pace = Pace()
         self._seen: tuple[Peek, float] | None = None
         self._due = 0.0
+        self._woken = False
         self.consumers: dict[str, Consumer] = {}
         """The consumer, by its name."""
         self._say(runs=True)
@@ -85,11 +86,33 @@ class Claiming:
 
         What was done before is acknowledged by the same transaction.
         """
-        peek, looked = self._seen_before() or self._peek()
+        seen, woken = self._seen_before(), self._woken
+        self._woken = False
+        if seen is None and woken and (claims := self._guess(most)):
+            return claims
+        peek, looked = seen or self._peek()
         self._due = self._next_due(peek)
         consumer = self.consumers[self._name]
         if consumer.id not in peek.claimable:
             return []
+        claims, full = self._claim(consumer, most, peek)
+        if full and not peek.fresh:
+            self._seen = (peek, looked)
+        return claims
+
+    def _guess(self, most: int) -> list[Claim]:
+        """Somebody woke us: where a claim costs what a look does, nobody looks first."""
+        if not self._events.claims.may_guess:
+            return []
+        self._watch.settle()
+        consumer = self.consumers[self._name]
+        claims, _ = self._claim(consumer, most, Peek.guess(consumer.id))
+        self._outage.over()
+        self._due = 0.0  # nobody has looked: the next one to wait does
+        return claims
+
+    def _claim(self, consumer: Consumer, most: int, peek: Peek) -> tuple[list[Claim], bool]:
+        """Whether there were as many as could be had tells that there are more."""
         limit = self._batch or self._pace.wanted(most, time.monotonic())
         started = limit if self._batch is None else 1
         claims = self._acks.claim(
@@ -103,9 +126,7 @@ class Claiming:
             start=started,
         )
         self._pace.claimed(len(claims), time.monotonic())
-        if len(claims) == limit and not peek.fresh:
-            self._seen = (peek, looked)
-        return claims
+        return claims, len(claims) == limit
 
     def _seen_before(self) -> tuple[Peek, float] | None:
         """What was seen before a full claim still holds, for a while: there is more of it."""
@@ -134,7 +155,10 @@ class Claiming:
         while not stopped() and (left := deadline - time.monotonic()) > 0:
             until_due = self._due - self._clock.monotonic()
             # A clock that does not go by itself is looked at again and again: it may be moved.
-            if until_due <= 0 or self._watch.wait(min(left, until_due) if goes else _SLICE):
+            if until_due <= 0:
+                return
+            if self._watch.wait(min(left, until_due) if goes else _SLICE):
+                self._woken = True
                 return
 
     def wake(self) -> None:

@@ -88,6 +88,7 @@ class Acks:
         policy: RetryPolicy,
         peek: Peek,
         start: int,
+        after: Callable[[Tx], None] | None = None,
     ) -> list[Claim]:
         """Claim, and acknowledge by the same transaction what was done before."""
         claims: list[Claim] = []
@@ -109,6 +110,7 @@ class Acks:
                 peek=peek,
                 start=start,
                 before=acknowledge,
+                after=after,
             )
             return settled()
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ontologia import codec
 from ontologia.clock import Clock, from_text, to_text
@@ -41,15 +41,26 @@ class Dialect(Additions, Protocol):
         ...
 
     def try_hand_out(self, tx: Tx, most: int) -> Callable[[], bool]:
-        """The same unless somebody else is at it; whether nobody was. Does not wait for an answer."""
+        """The same for all rows, unless they are more or somebody else is at it; whether it was done.
+
+        Does not wait for an answer.
+        """
         ...
 
     def take(
-        self, tx: Tx, consumer: Consumer, types: str | None, most: int, lease: Lease
+        self,
+        tx: Tx,
+        consumer: Consumer,
+        types: str | None,
+        most: int,
+        lease: Lease,
+        behind: Sequence[int],
     ) -> Callable[[], list[Taken]]:
         """Move rows from `ready` to `event_claims`.
 
-        The first `lease.start` of them, up to one that was tried before, are started with it.
+        The first `lease.start` of them, up to one that was tried before, are started with it. Where
+        claims are made on a guess: none while there is something for the consumers `behind` which
+        this one comes.
         """
         ...
 
@@ -91,6 +102,14 @@ class Peek(NamedTuple):
     """Whether there is something that nobody has handed out."""
     little: bool = False
     """Whether that is no more than one portion, and all of it is there already."""
+    behind: tuple[int, ...] | None = None
+    """Those that come first, if nobody has looked: while there is something for them, wait."""
+
+    @staticmethod
+    def guess(consumer: int, behind: Iterable[int] = ()) -> Peek:
+        """Nobody has looked: a little that is new, for this one, and nothing for those before it."""
+        first = tuple(behind)
+        return Peek({consumer}, set(), None, None, set(), fresh=True, little=True, behind=first)
 
     def wait(self, now: datetime, longest: float) -> float:
         """Seconds until something comes due, at most `longest`."""
@@ -125,15 +144,25 @@ class Claims(Leases):
 
     # -- is there anything? ---------------------------------------------------------------------
 
+    @property
+    def may_guess(self) -> bool:
+        """Whether a claim that finds nothing costs no more than a look: nobody waits for it."""
+        return not self._database.one_writer
+
     def peek(self, consumers: Iterable[int]) -> Peek:
-        """What there is to do for these consumers. Reads, and takes no lock; sent as one."""
+        """What there is to do for these consumers. One statement, which takes no lock."""
+        return self._seen(self._database.all(self._sql["peek"], _looking(consumers)))
+
+    def look(self, tx: Tx, consumers: Iterable[int]) -> Callable[[], Peek]:
+        """The same as it is at this point of a transaction; known when that has ended."""
+        asked = tx.ask(self._sql["peek"], _looking(consumers))
+        return lambda: self._seen(asked())
+
+    def _seen(self, found: list[Any]) -> Peek:
         instant = self._clock.now()
-        now, listed = to_text(instant), codec.encode_checked(list(consumers))
-        with self._database.read() as tx:
-            common = tx.ask(self._sql["peek_common"], {"most": HAND_OUT_MOST})
-            apart = tx.ask(self._sql["peek"], {"consumers": listed})
-        [(incoming, next_fire, much)] = common()
-        rows = apart()
+        now = to_text(instant)
+        incoming, next_fire, much = found[0][:3]
+        rows = [row[3:] for row in found if row[3] is not None]
         promoting = next_fire is not None and next_fire <= instant.timestamp()
         fresh = bool(incoming or promoting)
         running = [row for row in rows if not row[3]]
@@ -158,12 +187,15 @@ class Claims(Leases):
         peek: Peek | None = None,
         start: int = 0,
         before: Callable[[Tx], None] | None = None,
+        after: Callable[[Tx], None] | None = None,
     ) -> list[Claim]:
         """Up to `limit` events, the most urgent first, for a consumer that `peek` says has some.
 
-        What it saw is to be done first; without it everything is looked for. The first `start`
-        events may come started, if nobody tried them before. `before` is done in the same
-        transaction. One soft transaction, and one more for every 5,000 new events; on PostgreSQL
+        What it saw is to be done first; without it everything is looked for. On a guess nothing is
+        taken while there is something for those that come first, and nobody is waited for who is
+        just handing out: whoever guesses looks then. The first `start`
+        events may come started, if nobody tried them before. `before` and `after` are done in the
+        same transaction. One soft transaction, and one more for every 5,000 new events; on PostgreSQL
         it is one message if `peek` saw that there is little to hand out, or nothing.
         """
         if limit <= 0 or not types:
@@ -186,11 +218,16 @@ class Claims(Leases):
                     self._return_due(tx, consumer, policy)
                 # Last, since others wait for whoever hands out: by the message that also takes.
                 handing = self._dialect.try_hand_out(tx, HAND_OUT_MOST) if along else None
-                taking = self._take(tx, consumer, listed, session_id, limit, lease_ms, start)
+                behind = None if peek is None else peek.behind
+                taking = self._take(
+                    tx, consumer, listed, session_id, limit, lease_ms, start, behind or ()
+                )
+                if after is not None:
+                    after(tx)
             taken = taking()
             if handing is not None:
                 done, along = handing(), False
-            if taken or done:
+            if taken or done or (peek is not None and peek.behind is not None):
                 return taken
             # Refused is not empty: somebody else was handing out what may be for this consumer.
             done = self._try_hand_out(wait=True)
@@ -253,11 +290,12 @@ class Claims(Leases):
         limit: int,
         lease_ms: float,
         start: int,
+        behind: Sequence[int] = (),
     ) -> Callable[[], list[Claim]]:
         instant = self._clock.now()
         until = to_text(instant + timedelta(milliseconds=lease_ms))
         lease = Lease(session_id, self._ids.new(), to_text(instant), until, start)
-        taking = self._dialect.take(tx, consumer, types, limit, lease)
+        taking = self._dialect.take(tx, consumer, types, limit, lease, behind)
         name, number, token = consumer.name, consumer.id, lease.token
 
         def claims() -> list[Claim]:
@@ -270,3 +308,7 @@ class Claims(Leases):
             return made
 
         return claims
+
+
+def _looking(consumers: Iterable[int]) -> dict[str, Any]:
+    return {"consumers": codec.encode_checked(list(consumers)), "most": HAND_OUT_MOST}

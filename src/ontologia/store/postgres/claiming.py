@@ -32,12 +32,18 @@ class PostgresDialect:
         return lambda: int(answer()[0][0])
 
     def try_hand_out(self, tx: Tx, most: int) -> Callable[[], bool]:
-        turn = tx.ask(self._sql["try_turn"], {"key": self._database.hand_out_key})
+        turn = tx.ask(self._sql["try_turn"], {"key": self._database.hand_out_key, "most": most})
         self.hand_out(tx, most)
         return lambda: bool(turn()[0][0] == "true")
 
     def take(
-        self, tx: Tx, consumer: Consumer, types: str | None, most: int, lease: Lease
+        self,
+        tx: Tx,
+        consumer: Consumer,
+        types: str | None,
+        most: int,
+        lease: Lease,
+        behind: Sequence[int],
     ) -> Callable[[], list[Taken]]:
         answer = tx.ask(
             self._sql["take"],
@@ -45,6 +51,7 @@ class PostgresDialect:
                 "consumer_id": consumer.id,
                 "handler_id": consumer.name,
                 "types": types,
+                "behind": list(behind),
                 "most": most,
                 "session_id": lease.session_id,
                 "token": lease.token,

@@ -40,7 +40,13 @@ class SQLiteDialect:
         return lambda: True
 
     def take(
-        self, tx: Tx, consumer: Consumer, types: str | None, most: int, lease: Lease
+        self,
+        tx: Tx,
+        consumer: Consumer,
+        types: str | None,
+        most: int,
+        lease: Lease,
+        behind: Sequence[int],
     ) -> Callable[[], list[Taken]]:
         rows = tx.all(
             _SQL["select_ready"],

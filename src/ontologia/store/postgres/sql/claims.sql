@@ -64,19 +64,20 @@ SELECT e.id, %(name)s, %(session_id)s, %(now)s, %(now)s, %(now)s, %(now)s,
    AND NOT EXISTS (SELECT 1 FROM ontologia.incoming i WHERE i.event_id = e.id);
 
 -- name: peek
--- Whether there is anything to do, without a lock: three seeks a consumer.
-SELECT c.id,
+-- Whether there is anything to do, without a lock: three seeks a consumer. For all of them, and if
+-- there is none: anything, when the next deferred event is due, and whether there is more than a
+-- portion.
+SELECT EXISTS (SELECT 1 FROM ontologia.incoming),
+       (SELECT MIN(fire_at) FROM ontologia.deferred_events WHERE status = 'scheduled'),
+       EXISTS (SELECT 1 FROM ontologia.incoming ORDER BY seq OFFSET %(most)s),
+       c.id,
        EXISTS (SELECT 1 FROM ontologia.ready r WHERE r.consumer_id = c.id),
        (SELECT MIN(due_at) FROM ontologia.event_claims k
          WHERE k.consumer_id = c.id AND k.due_at IS NOT NULL),
        (SELECT paused_at IS NOT NULL FROM ontologia.consumers p WHERE p.id = c.id)
-  FROM (SELECT value::bigint AS id FROM jsonb_array_elements_text(%(consumers)s::jsonb)) c;
-
--- name: peek_common
--- Anything, when the next deferred event is due, and whether there is more than a portion.
-SELECT EXISTS (SELECT 1 FROM ontologia.incoming),
-       (SELECT MIN(fire_at) FROM ontologia.deferred_events WHERE status = 'scheduled'),
-       EXISTS (SELECT 1 FROM ontologia.incoming ORDER BY seq OFFSET %(most)s);
+  FROM (VALUES (1)) AS once
+  LEFT JOIN (SELECT value::bigint AS id
+               FROM jsonb_array_elements_text(%(consumers)s::jsonb)) c ON true;
 
 -- name: hand_out
 -- One statement, so one snapshot: what it deletes is what it hands out. With two, an event that
@@ -98,9 +99,12 @@ handed AS (
 SELECT COUNT(*) FROM taken;
 
 -- name: try_turn
--- The lock of hand-out, if nobody has it. What follows on the same way knows by the setting whether
--- that was so, and the client need not ask first.
-SELECT set_config('hand_out.turn', pg_try_advisory_xact_lock(%(key)s)::text, true);
+-- The lock of hand-out, if nobody has it, and there is no more than a portion: of more, the most
+-- urgent may not be in the first. What follows on the same way knows by the setting whether that was
+-- so, and the client need not ask first.
+SELECT set_config('hand_out.turn',
+                  CASE WHEN EXISTS (SELECT 1 FROM ontologia.incoming ORDER BY seq OFFSET %(most)s)
+                       THEN 'false' ELSE pg_try_advisory_xact_lock(%(key)s)::text END, true);
 
 -- name: due_claims
 -- Leases that ran out and backoffs that ended. What another claimer is returning, or its holder
@@ -131,12 +135,18 @@ SELECT %(consumer_id)s::bigint, e.priority, e.created_at, e.id, e.type FROM onto
 -- One statement instead of SQLite's three. The rows that others are taking are locked, and
 -- skipped: takers neither wait for each other nor get the same event. MATERIALIZED, or the
 -- planner might run the part with the LIMIT more than once; LATERAL as in `hand_out`. Of the first
--- `start`, those before the first that was tried already are started by the same stroke.
+-- `start`, those before the first that was tried already are started by the same stroke. Whoever
+-- claims on a guess has not looked whether the consumer is paused, and whether there is something
+-- for those `behind` which it comes.
 WITH picked AS MATERIALIZED (
     SELECT r.ctid AS place, r.priority, r.created_at, r.event_id FROM ontologia.ready r
      WHERE r.consumer_id = %(consumer_id)s
        AND (%(types)s::text IS NULL
             OR r.type = ANY(ARRAY(SELECT jsonb_array_elements_text(%(types)s::jsonb))))
+       AND (SELECT paused_at FROM ontologia.consumers WHERE id = %(consumer_id)s) IS NULL
+       AND NOT EXISTS (SELECT 1 FROM ontologia.ready b WHERE b.consumer_id = ANY(%(behind)s::bigint[]))
+       AND NOT EXISTS (SELECT 1 FROM ontologia.event_claims b
+                        WHERE b.consumer_id = ANY(%(behind)s::bigint[]) AND b.due_at <= %(now)s)
      ORDER BY r.priority DESC, r.created_at, r.event_id LIMIT %(most)s
        FOR UPDATE SKIP LOCKED),
 gone AS (

@@ -54,18 +54,18 @@ SELECT e.id, :name, :session_id, :now, :now, :now, :now,
    AND NOT EXISTS (SELECT 1 FROM incoming i WHERE i.event_id = e.id);
 
 -- name: peek
--- Whether there is anything to do, without a lock: three seeks a consumer.
-SELECT c.value,
+-- Whether there is anything to do, without a lock: three seeks a consumer. For all of them, and if
+-- there is none: anything, and when the next deferred event is due. Whether there is much to hand out
+-- does not matter here: one writer does it step by step.
+SELECT EXISTS (SELECT 1 FROM incoming),
+       (SELECT MIN(fire_at) FROM deferred_events WHERE status = 'scheduled'),
+       0,
+       c.value,
        EXISTS (SELECT 1 FROM ready r WHERE r.consumer_id = c.value),
        (SELECT MIN(due_at) FROM event_claims k
          WHERE k.consumer_id = c.value AND k.due_at IS NOT NULL),
        (SELECT paused_at IS NOT NULL FROM consumers p WHERE p.id = c.value)
-  FROM json_each(:consumers) c;
-
--- name: peek_common
--- Whether there is much to hand out does not matter here: one writer does it step by step.
-SELECT EXISTS (SELECT 1 FROM incoming),
-       (SELECT MIN(fire_at) FROM deferred_events WHERE status = 'scheduled'), 0;
+  FROM (SELECT 1) LEFT JOIN json_each(:consumers) c;
 
 -- name: incoming_top
 SELECT MAX(seq), COUNT(*) FROM (SELECT seq FROM incoming ORDER BY seq LIMIT :most);
