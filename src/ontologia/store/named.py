@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from functools import cache
 from importlib.resources import files
+from itertools import dropwhile
 
 _NAME = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
 
@@ -26,6 +27,10 @@ def statements(package: str, *names: str) -> dict[str, str]:
 
 
 def _bare(body: str) -> str:
-    """Without comments and indentation: a statement's whole text is hashed whenever it is run."""
-    lines = (line.strip() for line in body.splitlines())
-    return "\n".join(line for line in lines if line and not line.startswith("--"))
+    """Without what is said about it: a statement's whole text is hashed whenever it is run.
+
+    What makes a table is run once, and people read it.
+    """
+    text = body.strip()
+    bare = "\n".join(dropwhile(lambda line: line.startswith("--"), text.splitlines()))
+    return text if bare.startswith("CREATE") else bare
