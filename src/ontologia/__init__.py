@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ontologia.runtime.context import HandlerContext
     from ontologia.runtime.handlers import on_event
     from ontologia.runtime.session import Session
+    from ontologia.runtime.unit import Unit
     from ontologia.schema.entity import Entity
     from ontologia.schema.event import Event
     from ontologia.schema.field import Field
@@ -40,6 +41,7 @@ __all__ = [
     "Retry",
     "Schedule",
     "Session",
+    "Unit",
     "left",
     "load_upgraders",
     "on_event",
@@ -62,6 +64,7 @@ _HOMES = {
     "Retry": "delivery.retry",
     "Schedule": "delivery.schedule",
     "Session": "runtime.session",
+    "Unit": "runtime.unit",
     "left": "schema.relation",
     "load_upgraders": "migration.upgraders",
     "on_event": "runtime.handlers",

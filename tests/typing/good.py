@@ -173,6 +173,8 @@ def running(session: Session, at: datetime) -> None:
     schedule = Schedule(event=Cleanup(), cron="0 2 * * *", tz="Europe/Berlin")
     session.run([charge, charge_async, alert], schedules=[schedule], workers=4, start="now")
     session.run([plain, waiting], max_iterations=1)
+    named = [charge, charge_async, alert]
+    session.run(named)
     assert_type(session.commit(event=OrderPlaced(order_id="o1"), at=at, dedup_key="o1"), int | None)
     assert_type(session.defer(Cleanup(), delay=timedelta(days=1)), int | None)
     assert_type(session.cancel_deferred(5), bool)

@@ -60,6 +60,11 @@ class HandlerContext(Generic[E_co]):
         return self._event
 
     @property
+    def event_id(self) -> str:
+        """The event's id, which one that was stored always has."""
+        return self._claim.event.id
+
+    @property
     def session(self) -> Session:
         """The session that runs the handler; its `ensure` and `commit` mean this context's."""
         return self._session

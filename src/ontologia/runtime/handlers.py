@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from types import CodeType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast
 
 from ontologia.errors import HandlerError
 from ontologia.schema.event import Event
@@ -80,7 +81,13 @@ def _identity(function: Callable[..., Any]) -> str:
     return f"{inner.__module__}:{getattr(inner, '__qualname__', type(inner).__qualname__)}"
 
 
-def ordered(functions: Iterable[Callable[..., Any]]) -> list[Handler]:
+class Function(Protocol):
+    """What a type checker makes of a list of functions that take different contexts."""
+
+    __code__: CodeType
+
+
+def ordered(functions: Iterable[object]) -> list[Handler]:
     """The handlers of a run, the most urgent first; HandlerError if they cannot run together."""
     if isinstance(functions, type) or callable(functions) or not isinstance(functions, Iterable):
         raise HandlerError(f"handlers takes a list of handlers, got {functions!r}")
@@ -92,7 +99,7 @@ def ordered(functions: Iterable[Callable[..., Any]]) -> list[Handler]:
                 f"{function!r} is no handler", hint="Decorate it with @on_event(SomeEvent)."
             )
         # The mark may have come with what is around the function, or below its object.
-        handler = handler._replace(function=function)
+        handler = handler._replace(function=cast("Callable[..., Any]", function))
         if handler.id in handlers:
             raise HandlerError(
                 f"two handlers are called {handler.id}",

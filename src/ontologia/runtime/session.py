@@ -37,23 +37,22 @@ from ontologia.migration.apply import Migration
 from ontologia.migration.plan import MigrationPreview, MigrationResult
 from ontologia.migration.upgraders import Upgrader, UpgraderKey
 from ontologia.migration.versions import TypeVersions
-from ontologia.query.builder import QueryBuilder
+from ontologia.query.builder import QueryBuilder, commit_hint
 from ontologia.runtime.commits import (
     Commits,
     UnitOfWork,
     check_event_options,
     check_head,
-    events_of,
-    identify,
 )
 from ontologia.runtime.context import HandlerContext, active
 from ontologia.runtime.delta import Delta, DeltaMaker, change_type
 from ontologia.runtime.explain import Explanations, Why
-from ontologia.runtime.handlers import event_registry, ordered
+from ontologia.runtime.handlers import Function, event_registry, ordered
 from ontologia.runtime.intents import Intents
 from ontologia.runtime.reader import Reader
 from ontologia.runtime.scheduler import Scheduler
 from ontologia.runtime.trace import Trace, trace_event
+from ontologia.runtime.unit import Unit
 from ontologia.schema.entity import Entity
 from ontologia.schema.event import Event
 from ontologia.schema.registry import Registry
@@ -80,7 +79,8 @@ class Session:
     made, and types are registered, when they are first used. Listing types here registers them
     now, and makes the indexes of their `Field(index=True)`.
 
-    Any thread may use a session; all threads share one queue of intents. As a context manager it
+    Any thread may use a session; all threads share one queue of intents, and `unit()` gives another
+    to whoever wants to be alone. As a context manager it
     commits what is queued when it is left without an exception, and closes in any case.
     """
 
@@ -113,7 +113,8 @@ class Session:
         self._turn = Turn()
         self._registry = Registry()
         self._indexed: set[Shape] = set()
-        self._intents = Intents(self._registry)
+        self._unit = Unit(self)
+        self._intents = self._unit._intents
         shapes = self._add_types("entity", entity_types) + self._add_types(
             "relation", relation_types
         )
@@ -194,6 +195,24 @@ class Session:
         context = self._handling()
         return self._intents if context is None else context._intents
 
+    def unit(self) -> Unit:
+        """Something to do apart from whatever else uses the session: a request of a web program.
+
+        with session.unit() as unit:
+            unit.ensure(Order(id="o1", total=3))
+            unit.commit(event=OrderPlaced(order_id="o1"))
+        """
+        self._check_open()
+        self._check_outside("ctx.ensure and ctx.commit are apart from all others as they are")
+        return Unit(self)
+
+    def _check_outside(self, instead: str) -> None:
+        """What a handler writes is fenced by its claim; nothing may get around that."""
+        context = self._handling()
+        if context is not None:
+            name = context._claim.handler_id
+            raise RuntimeError(f"{name} is a handler, and uses no unit of its session: {instead}")
+
     # -- commit -----------------------------------------------------------------------------
 
     @overload
@@ -248,7 +267,7 @@ class Session:
         check_event_options(event, delay, at, dedup_key)
         context = self._handling()
         if dry_run:
-            return self._preview(expected_head)
+            return self._preview(self._queue(), expected_head)
         if context is not None:
             return context.commit(
                 event=event,
@@ -260,28 +279,13 @@ class Session:
         # One commit of a session after the other: a thread that finds nothing queued must not
         # return before the thread that is just writing it.
         with self._turn.taken(self.config.lock_timeout_ms):
-            batch = self._intents.snapshot()
-            events = events_of(event, dedup_key)
-            alone = not batch and expected_head is None
-            if events and alone and delay is None and at is None and dedup_key is None:
-                self._commits.append(events, self.namespace)
-                return None
-            announcements = [
-                self._announcement(each, Lineage(), delay=delay, at=at, dedup_key=dedup_key)
-                for each in events
-            ]
-            written = self._commits.write(
-                UnitOfWork(batch, self._metadata(), announcements, expected_head=expected_head)
-            )
-            self._intents.settle(batch)
-            identify(events, written.stored)
-            return written.commit_id
+            return self._unit._write(event, delay, at, dedup_key, expected_head)
 
     def _announcement(self, event: Event, lineage: Lineage, **options: Any) -> Announcement:
         return self._commits.announcement(event, self.namespace, lineage, **options)
 
-    def _preview(self, expected_head: int | None) -> Delta:
-        batch = self._queue().snapshot()
+    def _preview(self, queue: Intents, expected_head: int | None) -> Delta:
+        batch = queue.snapshot()
         self._commits.check_size(batch)
         with self._store.read() as reader:
             check_head(expected_head, reader.head())
@@ -350,7 +354,7 @@ class Session:
 
     def run(
         self,
-        handlers: Sequence[Callable[..., Any]],
+        handlers: Sequence[Callable[..., Any] | Function],
         *,
         schedules: Sequence[Schedule] | None = None,
         max_iterations: int | None = None,
@@ -438,6 +442,24 @@ class Session:
             return None
         row = self._store.get_commit(commit_id)
         return None if row is None else _as_dict(row)
+
+    def commit_at(self, when: datetime) -> int:
+        """The number of the last commit made at or before `when`, an aware datetime; 0 if none was.
+
+        For whatever takes the number of a commit: `as_of(session.commit_at(last_week))`. Costs a
+        look at one commit for each halving of their number, 20 of a million, in one snapshot.
+
+        Commits have the time of whoever made them. If a clock was set back, several commits were
+        made by `when` and have a next one that was not; it is one of those.
+        """
+        self._check_open()
+        if not isinstance(when, datetime) or when.utcoffset() is None:
+            raise InvalidValueError(
+                f"commit_at takes an aware datetime, got {shown(when)}",
+                hint="Say where it is that time: datetime(2026, 11, 16, tzinfo=UTC), or "
+                "datetime(2026, 11, 16).astimezone() for the zone of this machine.",
+            )
+        return self._store.commit_at(when)
 
     def list_commit_changes(self, commit_id: int) -> list[dict[str, Any]]:
         """What a commit changed, one dict an object; [] for a commit that does not exist.
@@ -639,7 +661,7 @@ def _namespace(given: str | None, config: OntologiaConfig) -> str:
 def _number(what: str, value: object, kind: str = "commit numbers") -> int:
     """A caller's commit number; one that is no number is refused, one that is none's is not."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise QueryError(f"{what} takes {kind}, got {shown(value)}")
+        raise QueryError(f"{what} takes {kind}, got {shown(value)}", hint=commit_hint(value))
     return value
 
 

@@ -1,0 +1,148 @@
+"""A unit: what belongs together, apart from whatever else uses the session."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from ontologia import Entity, Event, Field, HandlerContext, Unit, on_event
+from ontologia.errors import HeadMismatchError, InvalidValueError, SessionClosedError
+from ontologia.runtime.delta import Delta
+
+
+class Guest(Entity):
+    id: Field[str]
+    table: Field[int]
+
+
+class GuestSeated(Event):
+    guest: Field[str]
+
+
+def guests(session) -> dict[str, int]:
+    return {each.id: each.table for each in session.query().entities(Guest).collect()}
+
+
+def test_neither_writes_what_the_other_has_queued(session):
+    unit = session.unit()
+    unit.ensure(Guest(id="ada", table=1))
+    session.ensure(Guest(id="bob", table=2))
+
+    assert session.commit() == 1
+    assert guests(session) == {"bob": 2}
+    assert unit.commit() == 2
+    assert guests(session) == {"ada": 1, "bob": 2}
+    assert unit.commit() is None
+
+
+def test_requests_in_threads_do_not_mix(session):
+    """All have queued before any commits."""
+    together = threading.Barrier(8)
+    numbers: dict[str, int | None] = {}
+
+    def request(name: str) -> None:
+        with session.unit() as unit:
+            unit.ensure(Guest(id=name, table=1))
+            unit.ensure(Guest(id=f"{name}'s friend", table=1))
+            together.wait(60)
+            numbers[name] = unit.commit(event=GuestSeated(guest=name))
+
+    threads = [threading.Thread(target=request, args=(f"guest {n}",)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+    assert sorted(numbers.values()) == list(range(1, 9))
+    for name, number in numbers.items():
+        changed = [each["entity_id"] for each in session.list_commit_changes(number)]
+        assert sorted(changed) == [f"Guest:{name}", f"Guest:{name}'s friend"]
+    assert len(session.event_store.list_events(session.namespace)) == 8
+
+
+def test_leaving_it_commits_what_is_queued(session):
+    with session.unit() as unit:
+        unit.ensure(Guest(id="ada", table=1))
+
+    assert guests(session) == {"ada": 1}
+
+
+def test_leaving_it_by_an_exception_drops_what_is_queued(session):
+    def request() -> None:
+        with session.unit() as unit:
+            unit.ensure(Guest(id="ada", table=1))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        request()
+
+    assert session.commit() is None
+    assert guests(session) == {}
+
+
+@pytest.mark.parametrize("use", ["ensure", "delete", "discard", "commit", "query"])
+def test_it_is_not_used_after_its_end(session, use):
+    with session.unit() as unit:
+        pass
+
+    given = [Guest(id="ada", table=1)] if use in ("ensure", "delete") else []
+    with pytest.raises(SessionClosedError, match="the unit has ended"):
+        getattr(unit, use)(*given)
+
+
+def test_it_does_what_a_session_does(session):
+    unit = session.unit()
+    unit.ensure([Guest(id="ada", table=1), Guest(id="bob", table=1)])
+    preview = unit.commit(dry_run=True)
+    assert isinstance(preview, Delta)
+    assert [each.key for each in preview.created] == ["ada", "bob"]
+    assert unit.discard() == 2
+
+    unit.ensure(Guest(id="ada", table=1))
+    with pytest.raises(HeadMismatchError):
+        unit.commit(expected_head=7)
+    event = GuestSeated(guest="ada")
+    assert unit.commit(expected_head=0, event=event, dedup_key="ada") == 1
+    assert event.id is not None
+    again = GuestSeated(guest="ada")
+    unit.commit(event=again, dedup_key="ada")
+    assert again.id == event.id
+
+    unit.delete(Guest(id="ada", table=1))
+    assert unit.query().entities(Guest).count() == 1
+    assert unit.commit() == 2
+    assert guests(session) == {}
+    with pytest.raises(InvalidValueError):
+        unit.commit(delay=3)
+
+
+def test_a_handler_cannot_get_around_its_fence_by_a_unit(session):
+    outside: Unit = session.unit()
+    refused = []
+
+    @on_event(GuestSeated, name="seat")
+    def seat(ctx: HandlerContext[GuestSeated]) -> None:
+        for attempt in (ctx.session.unit, lambda: outside.ensure(Guest(id="ada", table=1))):
+            with pytest.raises(RuntimeError, match="seat is a handler") as error:
+                attempt()
+            refused.append(error)
+        assert ctx.event_id == ctx.event.id
+
+    session.commit(event=GuestSeated(guest="ada"))
+    session.run([seat], max_iterations=1)
+
+    assert len(refused) == 2
+    assert session.event_store.list_dead_letters(session.namespace) == []
+    assert [each["status"] for each in session.event_store.list_events("default")] == ["acked"]
+
+
+def test_a_unit_of_a_closed_session_says_so(open_session):
+    session = open_session()
+    unit = session.unit()
+    session.close()
+
+    with pytest.raises(SessionClosedError, match="the session is closed"):
+        unit.ensure(Guest(id="ada", table=1))
+    with pytest.raises(SessionClosedError):
+        session.unit()
