@@ -3,9 +3,9 @@
     python tests/docs/pages.py PAGE
 
 runs the page in the working directory. All its ```python blocks share one namespace, in order. Of a
-line such as `session.head  # 3`, the comment is what it gives, up to `...`. A block that begins with
-`# shop.py` or `# ontologia.toml` is a file of that name. In a ```console block each `$ ontologia …` and
-`$ python …` is typed at a terminal, and shows what stands below it; `...` stands for anything.
+line such as `session.head  # 3` or `print(session.head)  # 3`, the comment is what it gives, up to `...`. A
+block that begins with `# shop.py` or `# ontologia.toml` is a file of that name. In a ```console block each
+`$ ontologia …` and `$ python …` is typed at a terminal, and shows what stands below it; `...` stands for anything.
 
 A comment before a block, which readers do not see, may say two things:
 
@@ -180,17 +180,31 @@ class _Told(ast.NodeTransformer):
     def visit_Expr(self, node: ast.Expr) -> ast.Expr:
         told = self._comments.get(node.end_lineno or 0, "")
         if _VALUE.match(told):
-            name = ast.Name("_shows", ast.Load())
-            node.value = ast.Call(name, [ast.Constant(told), node.value], [])
+            printed = _printed(node.value)
+            shows = ast.Name("_shows", ast.Load())
+            value = ast.Call(shows, [ast.Constant(told), printed or node.value], [])
+            node.value = value if printed is None else ast.Call(_PRINT, [value], [])
         return node
 
 
-def _shows(told: str, value: object) -> None:
+_PRINT = ast.Name("print", ast.Load())
+
+
+def _printed(value: ast.expr) -> ast.expr | None:
+    """What stands in a print(...)."""
+    match value:
+        case ast.Call(ast.Name("print"), [printed], []):
+            return printed
+    return None
+
+
+def _shows(told: str, value: object) -> object:
     """The comment is the value, with words after it or `...` for the rest."""
     shown = value if isinstance(value, str) and told[0] not in "'\"" else repr(value)
     assert told.startswith(str(shown)) or (
         "..." in told and str(shown).startswith(told.split("...")[0])
     ), f"it gives {shown}, and not {told}"
+    return value
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ ELSEWHERE = {
     "howto/other-languages.md": "test_actor_documentation.py::test_a_store_is_served_and_asked_as_the_page_says",
     "howto/postgres.md": "test_postgres_documentation.py::"
     "test_the_program_runs_on_a_database_that_was_set_up_as_the_page_says",
+    "howto/web.md": "test_web_documentation.py::test_the_application_of_the_page_answers_as_it_says",
     "howto/test-handlers.md": "test_testing_documentation.py::test_the_tests_of_the_page_pass",
     "howto/serve.md": "test_http_documentation.py::"
     "test_the_shipping_of_the_howto_can_be_served_and_asked",
@@ -80,6 +81,17 @@ def test_what_is_said_of_a_line_is_compared_with_what_it_gives(tmp_path):
         "```python\nx = [1, 2]\nx  # [1, 2]: two\nx[0]  # not compared\nx  # [1, ...]\n```\n"
     )
     pages.Reader(page).reads()
+
+    page.write_text(page.read_text().replace("# [1, 2]", "# [1, 3]"))
+    with pytest.raises(AssertionError, match="it gives"):
+        pages.Reader(page).reads()
+
+
+def test_what_is_said_of_a_line_that_prints_is_compared_with_what_it_prints(tmp_path, capsys):
+    page = tmp_path / "page.md"
+    page.write_text("```python\nprint([1, 2])  # [1, 2]\n```\n")
+    pages.Reader(page).reads()
+    assert capsys.readouterr().out == "[1, 2]\n"
 
     page.write_text(page.read_text().replace("# [1, 2]", "# [1, 3]"))
     with pytest.raises(AssertionError, match="it gives"):

@@ -38,6 +38,26 @@ def test_everything_in_the_tutorial_happens_as_it_says(tmp_path):
     assert reader.commands > 30
 
 
+def test_the_programs_of_the_tutorial_pass_a_strict_type_check(tmp_path):
+    reader = Reader(tmp_path)
+    for kind, before, text in parts(PAGE.read_text()):
+        if kind == "python":
+            reader.writes(before, text)
+    programs = sorted(path for path in tmp_path.glob("*.py") if path.name != "test_library.py")
+
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", *map(str, programs)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+    )
+
+    assert len(programs) == 5
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def parts(page):
     """Each block of code with its language and the words before it."""
     pieces = re.split(r"^```(\w+)\n(.*?)^```\n", page, flags=re.MULTILINE | re.DOTALL)

@@ -19,7 +19,7 @@ TINY = """
 import sys
 from ontologia.bench.sizes import SIZES, Size
 SIZES["small"] = Size(
-    singles=5, bulk=20, backlog=20, crowd=20, changes=10, processes=(1, 2), samples=3, loaded=5, finished=50,
+    singles=5, bulk=20, backlog=20, crowd=20, busy=20, changes=10, processes=(1, 2), samples=3, loaded=5, finished=50,
     few=10, many=40, entities=30, lookups=5, commits=2,
 )
 {first}

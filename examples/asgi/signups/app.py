@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -32,7 +31,6 @@ class Application:
     """Users over HTTP: `PUT /users/ID` with an address, and `GET /users/ID`."""
 
     def __init__(self) -> None:
-        self._turn = threading.Lock()
         self._session: Session | None = None
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -80,15 +78,9 @@ class Application:
 
     def _save(self, user: User) -> Answer:
         session = self._opened()
-        # All threads of a session share one queue. The lock keeps the objects of one request out of
-        # another's commit.
-        with self._turn:
-            try:
-                session.ensure(user)
-                commit = session.commit(event=UserSignedUp(user_id=user.id), dedup_key=user.id)
-            except BaseException:
-                session.discard()
-                raise
+        with session.unit() as unit:  # what other requests queue is not in its commit
+            unit.ensure(user)
+            commit = unit.commit(event=UserSignedUp(user_id=user.id), dedup_key=user.id)
         return 200, {"id": user.id, "commit": commit}
 
     def _show(self, user_id: str) -> Answer:

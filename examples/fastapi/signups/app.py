@@ -1,8 +1,8 @@
 """The application: `uvicorn signups.app:app`.
 
-One session serves all requests. It is opened when the application starts and closed when it ends;
-a thread beside it handles events. Endpoints are plain `def`, which FastAPI runs in threads: a
-commit waits for the disk, and must not keep the event loop waiting with it.
+One session serves all requests, each in a unit of its own. It is opened when the application starts and
+closed when it ends; a thread beside it handles events. Endpoints are plain `def`, which FastAPI runs in
+threads: a commit waits for the disk, and must not keep the event loop waiting with it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
-from ontologia import Entity, Event, OntologiaConfig, Session
+from ontologia import OntologiaConfig, Session
 from ontologia.errors import ConnectionLostError, InvalidValueError, LockContentionError, QueryError
 
 from .handlers import welcome
@@ -25,7 +25,7 @@ from .models import User, UserSignedUp, Welcome
 
 
 class Store:
-    """The session, for many requests at once, and the thread that handles its events."""
+    """The session of all requests, and the thread that handles its events."""
 
     def __init__(self) -> None:
         # ONTOLOGIA_DATASTORE_URI, or ontologia.toml, may name another database. After a crash, what
@@ -33,23 +33,8 @@ class Store:
         config = OntologiaConfig(event_claim_lease_ms=5_000)
         uri = config.datastore_uri or "signups.db"
         self.session = Session(uri, entity_types=[User, Welcome], config=config)
-        self._turn = threading.Lock()
         self._worker = threading.Thread(target=self.session.run, args=([welcome],))
         self._worker.start()
-
-    def write(self, obj: Entity, event: Event, *, dedup_key: str) -> int | None:
-        """Commit an object and an event of one request; the number of the commit.
-
-        All threads of a session share one queue. The lock keeps the objects of one request out of
-        another's commit.
-        """
-        with self._turn:
-            try:
-                self.session.ensure(obj)
-                return self.session.commit(event=event, dedup_key=dedup_key)
-            except BaseException:
-                self.session.discard()
-                raise
 
     @property
     def works(self) -> bool:
@@ -103,9 +88,10 @@ class Profile(BaseModel):
 @app.put("/users/{user_id}")
 def save(user_id: str, profile: Profile, store: Opened) -> dict[str, Any]:
     """Store a user. A client that got no answer may ask again: the same twice is nothing new."""
-    user = User(id=user_id, email=profile.email)
-    # By the key, a user is announced once, however often the address changes.
-    commit = store.write(user, UserSignedUp(user_id=user_id), dedup_key=user_id)
+    with store.session.unit() as unit:  # what other requests queue is not in its commit
+        unit.ensure(User(id=user_id, email=profile.email))
+        # By the key, a user is announced once, however often the address changes.
+        commit = unit.commit(event=UserSignedUp(user_id=user_id), dedup_key=user_id)
     return {"id": user_id, "commit": commit}
 
 

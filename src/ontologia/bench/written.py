@@ -19,8 +19,8 @@ _WHY = {
     "event, a version and the current object in a form that can be filtered; the others write "
     "two plain rows.",
     "latency": "The word that there is something to do follows the commit, and is no part of it: that "
-    "would make commits wait for each other. Then a worker looks, and claims under a lease, which are "
-    "two messages to a server. The slowest are outliers of single rounds.",
+    "would make commits wait for each other. The worker claims under a lease, and for one handler of "
+    "several, each with its own claims. The slowest are outliers of single rounds.",
     "group-by": "Both walk an index; here the question is compiled each time, and the answer is given "
     "the types of the fields.",
     "memory": "The worker has the schema, the settings (pydantic), and the loop in memory; a mere queue is "

@@ -43,8 +43,9 @@ def _retained(arena: Arena, key: str) -> Mapping[str, float]:
 def _processes(kind: str) -> Round:
     def round(arena: Arena, key: str) -> Mapping[str, float]:
         size = arena.size
+        count = size.crowd if kind == "nothing" else size.busy
         return {
-            _counted(each): _rate(arena, key, kind, size.crowd, processes=each)
+            _counted(each): _rate(arena, key, kind, count, processes=each)
             for each in size.processes
         }
 
