@@ -44,6 +44,7 @@ TOLD = {
     "== inside": lambda _, value: Fuzzed.data["a"] == value,
     "a step": lambda _, value: Fuzzed.data[value],
     "diff": lambda session, value: session.diff(0, value),
+    "commit_at": lambda session, value: session.commit_at(value),
     "list_commits": lambda session, value: session.list_commits(limit=value),
     "list_events": lambda session, value: session.event_store.list_events("default", limit=value),
     "delay": lambda session, value: session.defer(FuzzedEvent(text="a"), delay=value),

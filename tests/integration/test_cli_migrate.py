@@ -255,21 +255,3 @@ def test_the_past_of_a_migrated_type_can_be_asked_for_with_its_upgraders(
     assert b"import its module (--upgraders on the command line)" in without.stderr
     assert with_them.returncode == 0, with_them.stderr
     assert with_them.stdout.decode().splitlines() == ["sku\tcents", "ink\t300", "pen\t150"]
-
-
-def test_a_worker_warns_at_its_start_of_types_that_are_not_migrated(shop, module):
-    handled = OTHER + (
-        "from ontologia import Event, on_event\n"
-        "class PriceSeen(Event): pass\n"
-        "@on_event(PriceSeen)\n"
-        "def stop(ctx): ctx.session.stop()\n"
-    )
-    name = module(handled)
-    invoke("emit", "price.seen", "{}", "--datastore-uri", shop)
-
-    done = invoke("run", name, "--datastore-uri", shop)
-
-    assert done.exit_code == 0
-    assert "the store has another schema than this program: entity Product" in done.stderr
-    assert f"until they are migrated: ontologia migrate --models {name}" in done.stderr
-    assert "1 done" in done.stdout

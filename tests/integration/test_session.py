@@ -11,6 +11,7 @@ import socket
 import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from importlib import resources
 
 import apsw
@@ -329,6 +330,7 @@ USES = {
     "head": lambda session: session.head,
     "list_commits": lambda session: session.list_commits(),
     "get_commit": lambda session: session.get_commit(1),
+    "commit_at": lambda session: session.commit_at(datetime.now(UTC)),
     "list_commit_changes": lambda session: session.list_commit_changes(1),
     "diff": lambda session: session.diff(0, 0),
     "validate": lambda session: session.validate(),

@@ -120,6 +120,7 @@ def sessions(session: Session) -> None:
     session.diff("1", "2")  # E
     session.head = 5  # E
     session.list_commits(5)  # E
+    session.commit_at("2026-11-16")  # E
     OntologiaConfig(5)  # E
     del number
 

@@ -98,6 +98,7 @@ def commits(session: Session) -> None:
     assert_type(session.migrate(), MigrationPreview)
     assert_type(session.migrate(dry_run=False, force=True), MigrationResult)
     assert_type(session.head, int)
+    assert_type(session.commit_at(datetime.now().astimezone()), int)
 
 
 class OrderPlaced(Event):

@@ -10,7 +10,7 @@ import typer
 
 from ontologia.cli.call import Call
 from ontologia.cli.models import load_models
-from ontologia.cli.run import warn_of_migration
+from ontologia.cli.outdated import refused, warn_of_migration
 
 if TYPE_CHECKING:
     from ontologia.commands import Env
@@ -24,8 +24,11 @@ Group = Annotated[
 
 
 @contextmanager
-def application(call: Call, modules: list[str], group: str) -> Generator[Env]:
-    """An env with what these modules have. The store must be there."""
+def application(call: Call, modules: list[str], group: str, *, working: bool) -> Generator[Env]:
+    """An env with what these modules have. The store must be there.
+
+    Where a worker is to handle events, types that are to be migrated first are an error.
+    """
     from ontologia.commands import Env
     from ontologia.queues import open_queue
 
@@ -38,6 +41,10 @@ def application(call: Call, modules: list[str], group: str) -> Generator[Env]:
         provider = session.config.default_message_broker_provider
         queue = None if provider == "none" else open_queue(provider, session=session, group=group)
         with Env(session, modules=modules, queue=queue or "none") as env:
-            for module in modules:
-                warn_of_migration(session, module)
-            yield env
+            if working:
+                with refused(call, session, found):
+                    yield env
+            else:
+                for module in modules:
+                    warn_of_migration(session, module)
+                yield env

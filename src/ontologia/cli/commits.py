@@ -10,6 +10,7 @@ import typer
 
 from ontologia.cli.call import Call, Commands, Debug, Json, Namespace, Uri
 from ontologia.cli.drawing import change_json, change_lines, print_lines
+from ontologia.cli.moments import FORMS, METAVAR, Moment, moment
 from ontologia.cli.output import cell, instant, say, show_json, show_rows
 
 if TYPE_CHECKING:
@@ -28,8 +29,13 @@ def commits(
         int | None, typer.Option("--last", min=1, metavar="N", help="So many.", show_default="20")
     ] = None,
     since: Annotated[
-        int | None,
-        typer.Option("--since", min=0, max=_MOST, metavar="ID", help="All after this commit."),
+        Moment | None,
+        typer.Option(
+            "--since",
+            parser=moment,
+            metavar=METAVAR,
+            help=f"All after this commit, or this time. {FORMS}",
+        ),
     ] = None,
     meta: Annotated[
         list[str] | None,
@@ -56,13 +62,14 @@ def commits(
     wanted = dict(_pair(each) for each in meta or ())
     most = last if last is not None or since is not None else 20
     with call.reading() as session:
-        found = find_commits(session, since=since or 0, metadata=wanted)
+        after = 0 if since is None else min(since.commit(session), _MOST)
+        found = find_commits(session, since=after, metadata=wanted)
         show_rows(
             call,
             ("commit", "created", "handler", "event", "metadata"),
             map(_row(call), islice(found, most)),
             names=("id", "created_at", "handler_id", "event_id", "rest"),
-            nothing="no such commit" if wanted or since else "nothing was committed yet",
+            nothing="no such commit" if wanted or after else "nothing was committed yet",
         )
 
 
@@ -97,24 +104,30 @@ def show(
 
 def diff(
     call: Call,
-    a: Annotated[int, typer.Argument(min=0, max=_MOST, metavar="A", help="A commit; 0 is empty.")],
-    b: Annotated[int, typer.Argument(min=0, max=_MOST, metavar="B", help="Another commit.")],
+    a: Annotated[
+        Moment, typer.Argument(parser=moment, metavar="A", help="A commit or a time; 0 is empty.")
+    ],
+    b: Annotated[
+        Moment, typer.Argument(parser=moment, metavar="B", help="Another commit or time.")
+    ],
 ) -> None:
     """Show how the state after commit B differs from that after commit A, per field.
 
     A may be the later one: then it is what going back would mean. Nothing in between is shown that
-    was taken back again.
+    was taken back again. A time, as 2026-11-16 or 2026-11-16T18:00+01:00, stands for the last commit
+    made by then.
 
     Example: ontologia diff 3 12
     """
     from ontologia.errors import NotFoundError
 
     with call.reading() as session:
-        head = session.head
-        for number in (a, b):
+        first, last = a.commit(session), b.commit(session)
+        head = session.head  # asked for last: a time may mean a commit that was made just now
+        for number in (first, last):
             if number > head:
                 raise NotFoundError(f"there is no commit {number}", hint=f"The last one is {head}.")
-        delta = session.diff(a, b)
+        delta = session.diff(first, last)
     _show_delta(call, delta)
 
 

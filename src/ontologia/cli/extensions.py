@@ -10,8 +10,8 @@ import typer
 
 from ontologia.cli.call import Call, Commands, not_empty
 from ontologia.cli.models import Models, load_models
+from ontologia.cli.outdated import warn_of_migration
 from ontologia.cli.output import counted, say, show_json, show_rows
-from ontologia.cli.run import warn_of_migration
 from ontologia.cli.serve import _hurry
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from typer.core import TyperCommand
 
 from ontologia.cli.call import Call, Commands
 from ontologia.cli.models import Upgraders, load_upgraders
+from ontologia.cli.moments import FORMS, METAVAR, Moment, moment
 from ontologia.cli.output import say, show_json
 
 if TYPE_CHECKING:
@@ -36,14 +37,25 @@ Filter = Annotated[
     list[str] | None, typer.Option("--filter", metavar="PATH OP VALUE", help=_FILTER)
 ]
 AsOf = Annotated[
-    int | None, typer.Option("--as-of", min=0, metavar="N", help="The state after this commit.")
+    Moment | None,
+    typer.Option(
+        "--as-of",
+        parser=moment,
+        metavar=METAVAR,
+        help=f"The state after this commit, or at this time. {FORMS}",
+    ),
 ]
 History = Annotated[
     bool, typer.Option("--with-history", help="Every version, oldest first, deletions included.")
 ]
 Since = Annotated[
-    int | None,
-    typer.Option("--history-since", min=0, metavar="N", help="Every version after this commit."),
+    Moment | None,
+    typer.Option(
+        "--history-since",
+        parser=moment,
+        metavar=METAVAR,
+        help="Every version after this commit, or this time.",
+    ),
 ]
 Limit = Annotated[
     int | None,
@@ -126,8 +138,10 @@ def entities(
     load_upgraders(upgraders)
     with call.reading() as session:
         cls = StoredTypes.of(session).entity(type_name)
-        query = _with_history(session.query().entities(cls), with_history, history_since)
-        asked = _Asked(filter, order_by, as_of, limit, offset, count)
+        since = history_since and history_since.commit(session)
+        query = _with_history(session.query().entities(cls), with_history, since)
+        then = as_of and as_of.commit(session)
+        asked = _Asked(filter, order_by, then, limit, offset, count)
         _answer(call, session, query, Words(cls.__shape__), asked)
 
 
@@ -157,8 +171,10 @@ def relations(
     load_upgraders(upgraders)
     with call.reading() as session:
         cls = StoredTypes.of(session).relation(type_name)
-        query = _with_history(session.query().relations(cls), with_history, history_since)
-        asked = _Asked(filter, order_by, as_of, limit, offset, count)
+        since = history_since and history_since.commit(session)
+        query = _with_history(session.query().relations(cls), with_history, since)
+        then = as_of and as_of.commit(session)
+        asked = _Asked(filter, order_by, then, limit, offset, count)
         _answer(call, session, query, Words(cls.__shape__), asked)
 
 
@@ -197,7 +213,8 @@ def traverse(
             for relation in walked:
                 query = query.via(relation)
         words = Words(cls.__shape__, [relation.__shape__ for relation in walked])
-        asked = _Asked(filter, order_by, as_of, limit, offset, count)
+        then = as_of and as_of.commit(session)
+        asked = _Asked(filter, order_by, then, limit, offset, count)
         _answer(call, session, query, words, asked)
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from ontologia.cli.migrate import NEEDED
 from ontologia.cli.supervised import PATIENCE
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def supervise(call: Call, target: str, workers: int) -> int:
     worker = _Worker(arguments, {**os.environ, "ONTOLOGIA_DATASTORE_URI": call.uri})
     before: dict[Any, Any] = {each: signal.signal(each, worker.forward) for each in _SIGNALS}
     try:
-        code = _watch(worker, folders)
+        code = _watch(worker, folders, call)
         return code if code >= 0 else 128 - code
     finally:
         worker.close()
@@ -91,8 +92,9 @@ def supervise(call: Call, target: str, workers: int) -> int:
             signal.signal(number, handler)
 
 
-def _watch(worker: _Worker, folders: list[str]) -> int:
+def _watch(worker: _Worker, folders: list[str], call: Call) -> int:
     seen = _stamps(folders)
+    schema = None
     told = False
     while True:
         try:
@@ -103,15 +105,33 @@ def _watch(worker: _Worker, folders: list[str]) -> int:
             return code
         if code is not None and not told:
             told = True
-            typer.echo(f"the worker ended with code {code}; waiting for a change", err=True)
+            schema = _schema(call) if code == NEEDED else None
+            awaited = "a change, or a migration" if code == NEEDED else "a change"
+            typer.echo(f"the worker ended with code {code}; waiting for {awaited}", err=True)
         if code is not None:
             _wait_a_little()
+        if code == NEEDED and schema != _schema(call):
+            typer.echo("the types of the store changed; starting again", err=True)
+            told = False
+            worker.restart()
+            continue
         now = _stamps(folders)
         if now != seen:
             changed = sorted({path for path, _ in now.items() ^ seen.items()})
             typer.echo(f"{changed[0]} changed; starting again", err=True)
             seen, told = now, False
             worker.restart()
+
+
+def _schema(call: Call) -> int | None:
+    """A number that changes with the types of the store; None if it cannot be had now."""
+    from ontologia.errors import OntologiaError
+
+    try:
+        with call.reading() as session:
+            return session._store.schema_generation()
+    except OntologiaError:
+        return None
 
 
 def _wait_a_little() -> None:

@@ -9,11 +9,11 @@ import typer
 
 from ontologia.cli.call import Call
 from ontologia.cli.models import load_models
+from ontologia.cli.outdated import refused
 from ontologia.cli.output import say, show_json
 
 if TYPE_CHECKING:
     from ontologia.runtime.modules import Contents
-    from ontologia.runtime.session import Session
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +35,9 @@ def run(
 
     Handlers are the functions decorated with @on_event that the module has, or those of the list
     ATTR; schedules are the list `schedules` and every Schedule in it. Its entity and relation types
-    are registered. The working directory is looked at first. The log, with the ids of events and
-    handlers, goes to stderr, and a terminal has a status line.
+    are registered; one that the store has otherwise, and that is to be migrated first, is an error.
+    The working directory is looked at first. The log, with the ids of events and handlers, goes to
+    stderr, and a terminal has a status line.
 
     Ctrl+C or SIGTERM lets running handlers come to their end; a second one does not wait.
 
@@ -52,27 +53,23 @@ def run(
     found = _checked(load_models(target))
     counters = Counters()
     types = {"entity_types": found.entity_types, "relation_types": found.relation_types}
-    with call.writing(**types) as session, shown(session, counters):
-        warn_of_migration(session, target.partition(":")[0])
+    with (
+        call.writing(**types) as session,
+        refused(call, session, [found]),
+        shown(session, counters),
+    ):
+        if ":" not in target:  # where a list says which, that is what is meant
+            for lost, kept in found.lost_handlers():
+                log.warning(
+                    "%s is not run, since %s took its name in the module; rename one of them",
+                    *(lost.place, kept.place),
+                )
         handlers = observed(found.handlers, counters.tell)
         session.run(handlers, schedules=found.schedules, workers=workers)
     if call.json:
         show_json({"done": counters.done, "failed": counters.failed})
     else:
         say(f"stopped: {counters.done:,} done, {counters.failed:,} failed attempts")
-
-
-def warn_of_migration(session: Session, module: str) -> None:
-    """Only a warning: what reads these types, or writes others, can work."""
-    from ontologia.errors import SchemaOutdatedError
-
-    try:
-        session.validate()
-    except SchemaOutdatedError as error:
-        log.warning(
-            "%s; what writes them fails until they are migrated: ontologia migrate --models %s",
-            *(error.args[0], module),
-        )
 
 
 def _checked(found: Contents) -> Contents:

@@ -100,7 +100,7 @@ def serve(
     named = [*(modules or ()), *([] if models is None else [models])]
     own = load_capabilities(capabilities or ())
     with ExitStack() as stack:
-        env = stack.enter_context(application(call, named, group))
+        env = stack.enter_context(application(call, named, group, working=with_worker))
         server, worker = None, None
         if modules:
             from ontologia.web.serving import listen

@@ -14,6 +14,7 @@ import typer
 
 from ontologia.cli.call import Call
 from ontologia.cli.models import Models, load_models
+from ontologia.cli.moments import FORMS, METAVAR, Moment, moment
 from ontologia.cli.output import counted, say, show_json
 
 if TYPE_CHECKING:
@@ -38,7 +39,13 @@ def export(
         typer.Option("--type", metavar="TYPE", help="Only this type; may be repeated."),
     ] = None,
     as_of: Annotated[
-        int | None, typer.Option("--as-of", metavar="COMMIT", help="The state after this commit.")
+        Moment | None,
+        typer.Option(
+            "--as-of",
+            parser=moment,
+            metavar=METAVAR,
+            help=f"The state after this commit, or at this time. {FORMS}",
+        ),
     ] = None,
     output: Annotated[
         Path | None,
@@ -59,7 +66,7 @@ def export(
 
     with (
         call.reading() as session,
-        export_state(session, types=types or (), as_of=as_of) as found,
+        export_state(session, types=types or (), as_of=as_of and as_of.commit(session)) as found,
         _written(output) as file,
         _progress("exporting") as progress,
     ):

@@ -26,7 +26,7 @@ def worker(call: Call, modules: Modules, group: Group = "default") -> None:
     from ontologia.cli.logged_worker import LoggedWorker
     from ontologia.cli.worklog import shown
 
-    with application(call, modules, group) as env:
+    with application(call, modules, group, working=True) as env:
         _check(env, modules)
         running = LoggedWorker(env)
         with shown(env.session, running, lambda: running.stopping):

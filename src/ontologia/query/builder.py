@@ -8,6 +8,7 @@ session.query().entities(Customer).via(Owns).via(MadeBy).collect()
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Any, Generic, NoReturn, Protocol, Self, TypeVar, cast
 
 from ontologia.errors import QueryError, QueryTypeError, shown
@@ -115,8 +116,11 @@ class _Filtered:
         return self._with(offset=_whole("offset", count))
 
     def as_of(self, commit_id: int) -> Self:
-        """The state right after that commit; 0 is the empty state before the first."""
-        return self._with(as_of=_whole("as_of", commit_id))
+        """The state right after that commit; 0 is the empty state before the first.
+
+        The commit of a time is `session.commit_at(when)`.
+        """
+        return self._with(as_of=_whole("as_of", commit_id, commit_hint(commit_id)))
 
 
 class _Collectable(_Filtered, Generic[T]):
@@ -128,7 +132,8 @@ class _Collectable(_Filtered, Generic[T]):
 
     def history_since(self, commit_id: int) -> Self:
         """Every version written after that commit, oldest first; deletions included."""
-        return self._with(history=True, since=_whole("history_since", commit_id))
+        since = _whole("history_since", commit_id, commit_hint(commit_id))
+        return self._with(history=True, since=since)
 
     def collect(self) -> list[T]:
         """All of them. The number of statements does not depend on theirs."""
@@ -293,7 +298,16 @@ class GroupedQuery:
         return GroupedQuery(self._answers, self._question._replace(**changes))
 
 
-def _whole(what: str, value: object) -> int:
+def commit_hint(value: object) -> str | None:
+    """What helps if this was given for the number of a commit, and is a time."""
+    if not isinstance(value, date):  # a datetime is one, too
+        return None
+    return "session.commit_at(when) is the number of the last commit made by then."
+
+
+def _whole(what: str, value: object, hint: str | None = None) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
-        raise QueryTypeError(f"{what} takes a whole number from 0 on, got {shown(value)}")
+        raise QueryTypeError(
+            f"{what} takes a whole number from 0 on, got {shown(value)}", hint=hint
+        )
     return value

@@ -17,6 +17,7 @@ from ontologia.errors import (
     ConnectionLostError,
     EventLoopLimitError,
     LockContentionError,
+    SchemaOutdatedError,
     UnknownReceiptError,
 )
 from ontologia.queues.current import (
@@ -27,6 +28,7 @@ from ontologia.queues.current import (
 )
 from ontologia.queues.dispatch import EventDispatcher, WorkerEnv
 from ontologia.queues.protocol import CarefulQueue, EventDelivery, EventQueue, RetryPolicy
+from ontologia.runtime.dispatch import is_outdated
 from ontologia.runtime.loop import Flag
 from ontologia.runtime.outage import Outage
 from ontologia.runtime.signals import stopping_on_signals
@@ -99,7 +101,8 @@ class EventWorker:
         """Handle events until stopped: by `stop()` or, in the main thread, SIGINT or SIGTERM.
 
         A second signal interrupts the handler, and its event is handed back. A server that is
-        away and a busy database are waited out; other errors of the queue are raised.
+        away and a busy database are waited out; other errors of the queue are raised, and so is
+        SchemaOutdatedError if the store was migrated to other types than the program's.
         """
         with self._at_work():
             while not self._stop.is_set():
@@ -212,6 +215,11 @@ class EventWorker:
 
     def _failed(self, delivery: EventDelivery, error: BaseException) -> None:
         """The attempt did not succeed: again later, or never."""
+        if isinstance(error, SchemaOutdatedError) and self._is_outdated():
+            # No fault of the event, and no attempt will be better: the program is of another time.
+            self._abandon(delivery)
+            error.add_note(f"{_what(delivery)} was interrupted, and is handed back")
+            raise error
         self._processed += 1
         self._last_error = describe_error(error)
         final = isinstance(error, Discard | EventLoopLimitError)
@@ -231,6 +239,11 @@ class EventWorker:
         )
         self._retried += 1
         self._insist(delivery, lambda: self._nack(delivery, delay))
+
+    def _is_outdated(self) -> bool:
+        """Whether it is the store of the handlers, or of the queue, that does not fit."""
+        sessions = (getattr(each, "session", None) for each in (self._env, self._queue))
+        return any(is_outdated(each) for each in sessions if each is not None)
 
     def _nack(self, delivery: EventDelivery, delay: float) -> None:
         if self._careful is None:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from ontologia.delivery.retry import Discard, Retry, describe_error, storable_text
-from ontologia.errors import ConnectionLostError, EventLoopLimitError
+from ontologia.errors import ConnectionLostError, EventLoopLimitError, SchemaOutdatedError
 from ontologia.runtime.acks import Acks
 from ontologia.runtime.context import HandlerContext, active
 from ontologia.runtime.coroutines import Coroutines
@@ -77,6 +77,12 @@ class Dispatcher:
 
     def _failed(self, claim: Claim, error: BaseException) -> None:
         """The attempt did not succeed: again later, or buried."""
+        what = f"event {claim.event.id} ({claim.event.type}): {claim.handler_id}"
+        if isinstance(error, SchemaOutdatedError) and is_outdated(self._session):
+            # No fault of the event, and no attempt will be better: the program is of another time.
+            self._events.claims.abandon([claim])
+            error.add_note(f"{what} was interrupted; it is handed back, and no attempt was counted")
+            raise error
         after_ms = error.after_ms if isinstance(error, Retry) else None
         outcome = (
             "retry"
@@ -88,7 +94,6 @@ class Dispatcher:
         final = isinstance(error, Discard | EventLoopLimitError)
         own_word = isinstance(error, Retry | Discard)
         text = storable_text(error) if own_word else describe_error(error)
-        what = f"event {claim.event.id} ({claim.event.type}): {claim.handler_id}"
         try:
             verdict = self._events.claims.release(
                 claim.handler_id,
@@ -138,6 +143,18 @@ class Dispatcher:
         else:
             self._failed(claim, error)  # one that always exits must not do so forever
         raise error
+
+
+def is_outdated(session: Session) -> bool:
+    """Whether a type that the session uses is not, or no longer, the store's.
+
+    A SchemaOutdatedError may also be of another store, or of the past of a type that was dropped.
+    """
+    try:
+        session.validate()
+    except SchemaOutdatedError:
+        return True
+    return False
 
 
 async def _with_context(context: HandlerContext[Any], result: Awaitable[Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Awaitable, Callable, Iterable
 from types import CodeType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast
@@ -12,6 +13,8 @@ from ontologia.errors import HandlerError
 from ontologia.schema.event import Event
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from ontologia.runtime.context import HandlerContext
 
 E = TypeVar("E", bound=Event)
@@ -27,11 +30,18 @@ class Handler(NamedTuple):
     event_cls: type[Event]
     priority: int
     function: Callable[[Any], Any]
+    replaced: Callable[[Any], Any] | None = None
+    """The handler that had its name in the module, until the same module defined this one."""
 
     @property
     def event_type(self) -> str:
         """The type under which its events are stored."""
         return self.event_cls.__event_type__
+
+    @property
+    def place(self) -> str:
+        """Where it was written: module and function, file and line."""
+        return _place(self.function)
 
 
 def on_event(
@@ -67,18 +77,49 @@ def on_event(
             raise TypeError(
                 f"{known.id} handles {known.event_type} already; write one function for each event"
             )
-        handler = Handler(name or _identity(function), event_cls, priority, function)
+        handler = Handler(
+            *(name or _identity(function), event_cls, priority, function),
+            replaced=_replaced(function, sys._getframe(1)),
+        )
         setattr(function, _MARK, handler)
         return function
 
     return decorate
 
 
-def _identity(function: Callable[..., Any]) -> str:
+def _inner(function: Callable[..., Any]) -> Callable[..., Any]:
     inner = inspect.unwrap(function)
-    if isinstance(inner, functools.partial):
-        inner = inner.func
+    return inner.func if isinstance(inner, functools.partial) else inner
+
+
+def _identity(function: Callable[..., Any]) -> str:
+    inner = _inner(function)
     return f"{inner.__module__}:{getattr(inner, '__qualname__', type(inner).__qualname__)}"
+
+
+def _place(function: Callable[..., Any]) -> str:
+    inner = _inner(function)
+    code = getattr(inner, "__code__", None) or getattr(type(inner).__call__, "__code__", None)
+    where = f" ({code.co_filename}, line {code.co_firstlineno})" if code else ""
+    return f"{_identity(function)}{where}"
+
+
+def _replaced(function: Callable[..., Any], frame: FrameType) -> Callable[..., Any] | None:
+    """The handler whose name in a module this one takes, if the same text defines both.
+
+    The text is the code that is being run: an older version of the module, which is being loaded
+    again, or another cell of a notebook, has functions of its own. A loop has the same one twice.
+    """
+    if frame.f_locals is not frame.f_globals:
+        return None  # a function or a class: its names are not looked through for handlers
+    inner = _inner(function)
+    before: Any = frame.f_globals.get(getattr(inner, "__name__", ""))
+    if not isinstance(getattr(before, _MARK, None), Handler):
+        return None
+    code = getattr(_inner(before), "__code__", None)
+    if code is None or code is getattr(inner, "__code__", None):
+        return None
+    return before if any(each is code for each in frame.f_code.co_consts) else None
 
 
 class Function(Protocol):
@@ -101,12 +142,22 @@ def ordered(functions: Iterable[object]) -> list[Handler]:
         # The mark may have come with what is around the function, or below its object.
         handler = handler._replace(function=cast("Callable[..., Any]", function))
         if handler.id in handlers:
-            raise HandlerError(
-                f"two handlers are called {handler.id}",
-                hint="Give one of them another name: @on_event(..., name='...').",
-            )
+            raise _ambiguous(handlers[handler.id], handler)
         handlers[handler.id] = handler
     return sorted(handlers.values(), key=lambda each: (-each.priority, each.id))
+
+
+def _ambiguous(first: Handler, second: Handler) -> HandlerError:
+    if first.place == second.place:
+        return HandlerError(
+            f"two handlers are called {first.id}, and both are {first.place}",
+            hint="Give it once; methods of two objects need functions around them, by other names.",
+        )
+    return HandlerError(
+        f"two handlers are called {first.id}: {first.place} and {second.place}",
+        hint="The store knows a handler by its name. Give one of them another: "
+        "@on_event(..., name='...').",
+    )
 
 
 def event_registry(handlers: Iterable[Handler]) -> dict[str, type[Event]]:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
 from ontologia.delivery.schedule import Schedule
 from ontologia.errors import ConfigError, NotFoundError, OntologiaError
-from ontologia.runtime.handlers import _MARK
+from ontologia.runtime.handlers import _MARK, Handler
 from ontologia.schema.entity import Entity
 from ontologia.schema.event import Event
 from ontologia.schema.relation import Relation
@@ -36,6 +36,15 @@ class Contents:
     """Event classes, by the type they are stored as."""
     handlers: list[Callable[..., Any]] = field(default_factory=list[Callable[..., Any]])
     schedules: list[Schedule] = field(default_factory=list[Schedule])
+
+    def lost_handlers(self) -> Iterator[tuple[Handler, Handler]]:
+        """Handlers that are not here since another took their name in the module, which is here."""
+        for function in self.handlers:
+            handler: Handler = getattr(function, _MARK)
+            while handler.replaced is not None and handler.replaced not in self.handlers:
+                lost: Handler = getattr(handler.replaced, _MARK)
+                yield lost, handler
+                handler = lost
 
     def event_type(self, name: str) -> type[Event]:
         """The class of an event, by its stored type or its own name; NotFoundError if none has it."""

@@ -371,8 +371,9 @@ class Session:
 
         When it stops, handlers that are running come to their end (`shutdown_grace_ms`), and
         what was claimed beyond them is handed back at once. EventLoopLimitError if a handler's
-        chain of events became too long; database errors end the run as well, but not the loss of a
-        server: the run goes on when it is back.
+        chain of events became too long, SchemaOutdatedError if one uses a type that somebody has
+        migrated (its event is handed back); database errors end the run as well, but not the loss
+        of a server: the run goes on when it is back.
         """
         from ontologia.runtime.loop import EventLoop  # only for those who run
 

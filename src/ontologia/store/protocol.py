@@ -167,6 +167,15 @@ class Store(Protocol):
         """One commit, or None."""
         ...
 
+    def commit_at(self, when: datetime) -> int:
+        """The number of the last commit made at or before `when`; 0 if there is none.
+
+        Looks at one commit for each halving of their number (20 of a million), in one snapshot.
+        If times do not rise with the numbers, it is one that was made by then and whose next one
+        was not.
+        """
+        ...
+
     def changes_between(self, first: int, last: int) -> list[RawChange]:
         """How each object that changed after commit `first`, up to `last`, differs between them.
 

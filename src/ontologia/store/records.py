@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from ontologia.clock import from_text
 from ontologia.store.database import Database
 from ontologia.store.inventory import Inventory
 from ontologia.store.protocol import StateReader
@@ -55,6 +57,22 @@ class Records:
     def get_commit(self, commit_id: int) -> CommitRow | None:
         rows = self._records.all(self._sql["get_commit"], {"id": commit_id})
         return commit_of(rows[0]) if rows else None
+
+    def commit_at(self, when: datetime) -> int:
+        # Times have no index: every commit would pay for it. They rise with the numbers, which have.
+        found = 0
+        with self._records.read() as tx:
+            first, last = 1, tx.all(self._sql["head"])[0][0] or 0
+            while first <= last:
+                middle = (first + last) // 2
+                row = tx.one(self._sql["commit_between"], {"first": first, "last": middle})
+                if row is None:
+                    first = middle + 1
+                elif from_text(row[1]) <= when:
+                    found, first = row[0], middle + 1
+                else:
+                    last = row[0] - 1
+        return found
 
     def changes_between(self, first: int, last: int) -> list[RawChange]:
         span = {"first": first, "last": last}

@@ -135,6 +135,11 @@ SELECT id, created_at, metadata_json FROM ontologia.commits
 -- name: get_commit
 SELECT id, created_at, metadata_json FROM ontologia.commits WHERE id = %(id)s;
 
+-- name: commit_between
+-- The last commit with a number from `first` to `last`, and its time: one seek.
+SELECT id, created_at FROM ontologia.commits
+ WHERE id BETWEEN %(first)s AND %(last)s ORDER BY id DESC LIMIT 1;
+
 -- name: has_commit
 -- Whether this very commit is there, and not another of the same number.
 SELECT 1 FROM ontologia.commits

@@ -97,6 +97,10 @@ SELECT id, created_at, metadata_json FROM commits WHERE id > :since ORDER BY id 
 -- name: get_commit
 SELECT id, created_at, metadata_json FROM commits WHERE id = :id;
 
+-- name: commit_between
+-- The last commit with a number from :first to :last, and its time: one seek.
+SELECT id, created_at FROM commits WHERE id BETWEEN :first AND :last ORDER BY id DESC LIMIT 1;
+
 -- name: entity_changes
 -- Every entity with a version after :first, up to :last, as it was at both.
 -- Costs what changed, not what is stored.
