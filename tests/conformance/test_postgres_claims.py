@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -274,7 +274,9 @@ def test_of_a_large_backlog_the_most_urgent_is_claimed_first(open_events: Open) 
 # -- claiming on a guess ------------------------------------------------------------------------
 
 
-def guessed(store: SqlEventStore, consumer: Consumer, limit: int = 9) -> tuple[list[Claim], Peek]:
+def guessed(
+    store: SqlEventStore, consumer: Consumer, limit: int = 9, behind: Sequence[int] = ()
+) -> tuple[list[Claim], Peek]:
     """Claim without a look, and look by the same transaction: as a run does that was woken."""
     looking: list[Callable[[], Peek]] = []
 
@@ -282,7 +284,7 @@ def guessed(store: SqlEventStore, consumer: Consumer, limit: int = 9) -> tuple[l
         looking.append(store.claims.look(tx, [consumer.id]))
 
     span = {"session_id": "s1", "limit": limit, "lease_ms": LEASE, "policy": store.policy}
-    guess = Peek.guess(consumer.id)
+    guess = Peek.guess(consumer.id, behind)
     got = store.claims.claim(consumer, [POSTED], peek=guess, after=look, **span)  # type: ignore[arg-type]
     return got, looking[-1]()
 
@@ -320,20 +322,26 @@ def test_a_guess_takes_nothing_for_a_consumer_that_is_paused(open_events: Open) 
 
 
 def test_a_guess_does_not_wait_for_whoever_hands_out(open_events: Open) -> None:
+    """Nor takes what is ready: there may be something more urgent that is not handed out."""
     store, another = open_events(), open_events(lock_timeout_ms=50)
     ship = another.consumers.register(POST, "ship", [POSTED])
-    post(store, 1)
+    first, second = post(store, 1, 2)
+    assert of(guessed(another, ship, limit=1)[0]) == [first]
+    post(store, 3, priority=900)
 
     with store.transaction() as tx:
         assert tx.hand_out_turn(wait=False)
         got, peek = guessed(another, ship)
 
     assert (got, peek.fresh) == ([], True)
+    assert of(looked(another))[1:] == [second]
 
 
 def test_of_a_large_backlog_a_guess_takes_nothing(open_events: Open) -> None:
     store = open_events()
     ship = store.consumers.register(POST, "ship", [POSTED])
+    post(store, 1, 2)
+    assert len(guessed(store, ship, limit=1)[0]) == 1  # the other one is ready
     rows = [store.log.given_row(ParcelPosted(number=n), POST) for n in range(5_001)]
     with store.transaction() as tx:
         store.log.add(tx, rows)
@@ -341,3 +349,18 @@ def test_of_a_large_backlog_a_guess_takes_nothing(open_events: Open) -> None:
     got, peek = guessed(store, ship)
 
     assert (got, peek.fresh, peek.little) == ([], True, False)
+
+
+def test_a_guess_takes_nothing_while_a_claim_is_due_of_whoever_comes_first(
+    open_events: Open, clock: ManualClock
+) -> None:
+    store = open_events()
+    ship, track = (store.consumers.register(POST, name, [POSTED]) for name in ("ship", "track"))
+    ids = post(store, 1)
+    assert len(claim(store, "ship")) == 1
+    clock.advance(seconds=LEASE / 1000 + 1)
+
+    got, peek = guessed(store, track, behind=[ship.id])
+
+    assert (got, peek.claimable) == ([], {track.id})
+    assert of(guessed(store, track)[0]) == ids

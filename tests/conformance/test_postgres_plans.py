@@ -55,7 +55,17 @@ def planned(store: SqlEventStore, name: str) -> Iterator[dict[str, Any]]:
 
 STATEMENTS = (
     *("peek", "due_deferred", "hand_out", "due_claims", "return_claims"),
-    *("make_ready", "take", "fence", "start", "start_within_lease", "renew", "ack", "abandon"),
+    *(
+        "make_ready",
+        "take",
+        "fence",
+        "start",
+        "start_within_lease",
+        "renew",
+        "ack",
+        "ack_moved",
+        "abandon",
+    ),
     *("get_claim", "lock_claim", "get_event", "insert_attempt", "insert_dead_letter", "bury"),
 )
 

@@ -10,10 +10,10 @@ import pytest
 
 from ontologia import Event, Field, OntologiaConfig, Session, on_event
 from ontologia.errors import HeadMismatchError
-from ontologia.store.postgres import watch
+from ontologia.store.postgres import database, watch
 from ontologia.store.postgres.wire import Wire
 from tests.integration.processes import Process
-from tests.integration.running import running, until
+from tests.integration.running import running, statuses, until
 from tests.shop import Product
 
 FOR_AN_HOUR = OntologiaConfig(event_poll_interval_ms=3_600_000)
@@ -180,6 +180,31 @@ def test_nobody_is_claimed_for_while_there_is_something_for_whoever_comes_first(
         served = announce(Gong(number=2), Bell(number=3))
 
         assert [name for name, _ in served] == ["bell", "gong"]
+
+
+def test_a_line_that_died_during_the_rest_is_replaced_without_an_outage(
+    uri, postgres_uri, monkeypatch, caplog
+):
+    numbers = []
+
+    @on_event(Bell, name="hear")
+    def hear(ctx):
+        numbers.append(ctx.event.number)
+
+    monkeypatch.setattr(database, "has_died", lambda _: False)  # as of a line cut further away
+    session = Session(uri, config=FOR_AN_HOUR)
+    with session, Session(uri) as other, running(session, [hear]):
+        other.commit(event=Bell(number=0))
+        until(lambda: numbers == [0] and statuses(other) == ["acked"])
+        until(lambda: session._store._database._warm is not None)
+        dead = session._store._database._warm.info.backend_pid
+        with psycopg.connect(postgres_uri, autocommit=True) as operator:
+            operator.execute("SELECT pg_terminate_backend(%s, 10000)", (dead,))
+
+        other.commit(event=Bell(number=1))
+        until(lambda: numbers == [0, 1])
+
+    assert "the run goes on" not in caplog.text
 
 
 FORK = """

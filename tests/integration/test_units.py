@@ -81,6 +81,25 @@ def test_leaving_it_by_an_exception_drops_what_is_queued(session):
     assert guests(session) == {}
 
 
+def test_what_a_commit_was_refused_for_is_not_written_on_leaving(session):
+    """It would be without its event, and without the condition."""
+
+    def request(*, mend: bool) -> None:
+        with session.unit() as unit:
+            unit.ensure(Guest(id="ada", table=1))
+            with pytest.raises(HeadMismatchError):
+                unit.commit(event=GuestSeated(guest="ada"), expected_head=7)
+            if mend:
+                unit.discard()
+                unit.ensure(Guest(id="bob", table=2))
+
+    request(mend=False)
+    assert guests(session) == {}
+    request(mend=True)
+    assert guests(session) == {"bob": 2}
+    assert session.event_store.list_events(session.namespace) == []
+
+
 @pytest.mark.parametrize("use", ["ensure", "delete", "discard", "commit", "query"])
 def test_it_is_not_used_after_its_end(session, use):
     with session.unit() as unit:

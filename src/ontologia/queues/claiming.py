@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ontologia.clock import SystemClock
 from ontologia.delivery.retry import Backoff, RetryPolicy
+from ontologia.errors import ConnectionLostError
 from ontologia.queues.held import Pace
 from ontologia.runtime.acks import Acks
 from ontologia.runtime.outage import Outage
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _IDLE_POLL = 1.0  # seconds: wakes make it faster, polling makes it certain
 _SLICE = 0.001  # seconds between two looks at a clock that does not go by itself
 _SEEN_FOR = 0.02  # seconds
+_RECENT = 60.0  # after a longer rest the line itself may be dead, which a look survives
 _NEVER = 2**31 - 1
 # How often is the worker's to say: here nothing is buried unless somebody asks for it.
 POLICY = RetryPolicy(_NEVER, _NEVER, Backoff(0, 0, 0))
@@ -51,6 +53,7 @@ class Claiming:
         self._seen: tuple[Peek, float] | None = None
         self._due = 0.0
         self._woken = False
+        self._looked = 0.0
         self.consumers: dict[str, Consumer] = {}
         """The consumer, by its name."""
         self._say(runs=True)
@@ -102,11 +105,12 @@ class Claiming:
 
     def _guess(self, most: int) -> list[Claim]:
         """Somebody woke us: where a claim costs what a look does, nobody looks first."""
-        if not self._events.claims.may_guess:
-            return []
         self._watch.settle()
         consumer = self.consumers[self._name]
-        claims, _ = self._claim(consumer, most, Peek.guess(consumer.id))
+        try:
+            claims, _ = self._claim(consumer, most, Peek.guess(consumer.id))
+        except ConnectionLostError:  # it may have died while nobody used it: a look finds out
+            return []
         self._outage.over()
         self._due = 0.0  # nobody has looked: the next one to wait does
         return claims
@@ -135,7 +139,7 @@ class Claiming:
 
     def _peek(self) -> tuple[Peek, float]:
         self._watch.settle()
-        looked = time.monotonic()
+        looked = self._looked = time.monotonic()
         peek = self._events.claims.peek([self.consumers[self._name].id])
         self._outage.over()
         if peek.gone:  # somebody took this session for dead and forgot its consumer
@@ -158,7 +162,7 @@ class Claiming:
             if until_due <= 0:
                 return
             if self._watch.wait(min(left, until_due) if goes else _SLICE):
-                self._woken = True
+                self._woken = self._watch.told and time.monotonic() < self._looked + _RECENT
                 return
 
     def wake(self) -> None:

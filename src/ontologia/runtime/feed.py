@@ -19,7 +19,7 @@ _CLAIM_TIME = 0.05  # seconds: what takes longer is left to others, or for later
 class Feed:
     """Claimed events by handler, the most urgent handler first.
 
-    First attempts are started in groups, as many as ten milliseconds allow; an event that was
+    First attempts are started in groups, as many as twenty milliseconds allow; an event that was
     tried before is started alone, so that one which kills its process buries only itself.
     """
 

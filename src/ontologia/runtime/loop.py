@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 _IDLE_POLL = 1.0  # seconds: wakes make it faster, polling makes it certain
 _SLICE = 0.001
 _SEEN_FOR = 0.02  # seconds
+_RECENT = 60.0
 _TRY_AGAIN = 0.05  # seconds after the database was busy for longer than anybody waits
 _LAST_WORDS = 1.0  # seconds a cancelled coroutine has to clean up
 
@@ -221,7 +222,7 @@ class EventLoop:
         That saves a message where each takes time. It is for the handler that was served last; if
         there is something for one that comes before it, nothing is claimed.
         """
-        if not self._events.claims.may_guess or not self._handlers:
+        if not self._handlers:
             return 0, None
         handler = self._served or self._handlers[0]
         if not self._feed.lacks(handler) or self._acks.urgent():
@@ -236,7 +237,10 @@ class EventLoop:
         self._looked = self._clock.monotonic()
         first = takewhile(lambda each: each is not handler, self._handlers)
         guess = Peek.guess(consumer.id, [self._consumers[each.id].id for each in first])
-        claims, _ = self._claim(handler, consumer, guess, budget, look)
+        try:
+            claims, _ = self._claim(handler, consumer, guess, budget, look)
+        except ConnectionLostError:  # it may have died while nobody used it: a look finds out
+            return 0, None
         self._outage.over()
         peek = looking[0]()
         if claims:
@@ -380,7 +384,8 @@ class EventLoop:
             # A clock that does not go by itself is looked at again and again: it may be moved.
             step = left if waits else _SLICE
             if self._watch.wait(step) and not limited:
-                self._woken = True
+                # After a long rest the line itself may be dead, which a look survives.
+                self._woken = self._watch.told and self._clock.monotonic() < self._looked + _RECENT
                 return
 
     def _pause(self, peek: Peek | None) -> float:

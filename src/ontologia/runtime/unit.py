@@ -25,7 +25,7 @@ class Unit:
     """A queue of its own on a session: what others queue is not in its commits, nor its in theirs.
 
     `with session.unit() as unit:` commits what is queued when it is left without an exception, and
-    drops it with one. It is for one thread; a session has as many as are wanted, and making one costs
+    drops it with one, or if the last commit failed: its event and its conditions are not known then. It is for one thread; a session has as many as are wanted, and making one costs
     nothing.
     """
 
@@ -33,6 +33,7 @@ class Unit:
         self._session = session
         self._intents = Intents(session._registry)
         self._ended = False
+        self._refused = False
 
     def __repr__(self) -> str:
         return f"<Unit of {self._session!r}, {len(self._intents)} queued>"
@@ -50,6 +51,7 @@ class Unit:
     def discard(self) -> int:
         """Drop what is queued; how many objects that was."""
         self._check_open()
+        self._refused = False
         return self._intents.clear()
 
     def query(self) -> QueryBuilder:
@@ -94,7 +96,10 @@ class Unit:
         check_event_options(event, delay, at, dedup_key)
         if dry_run:
             return self._session._preview(self._intents, expected_head)
-        return self._write(event, delay, at, dedup_key, expected_head)
+        self._refused = True
+        number = self._write(event, delay, at, dedup_key, expected_head)
+        self._refused = False
+        return number
 
     def _write(
         self,
@@ -134,7 +139,7 @@ class Unit:
         traceback: TracebackType | None,
     ) -> None:
         try:
-            if kind is None and len(self._intents):
+            if kind is None and not self._refused and len(self._intents):
                 self.commit()
         finally:
             self._ended = True

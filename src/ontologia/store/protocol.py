@@ -242,6 +242,11 @@ class Store(Protocol):
 class Waiting(Protocol):
     """A wait that ends early when there may be something to do."""
 
+    @property
+    def told(self) -> bool:
+        """Whether the last wait was ended by somebody, and a claim costs no more than a look."""
+        ...
+
     def wait(self, seconds: float) -> bool:
         """Wait for this long, or until woken by anybody; whether it was."""
         ...

@@ -54,13 +54,13 @@ class Dialect(Additions, Protocol):
         types: str | None,
         most: int,
         lease: Lease,
-        behind: Sequence[int],
+        behind: Sequence[int] | None,
     ) -> Callable[[], list[Taken]]:
         """Move rows from `ready` to `event_claims`.
 
-        The first `lease.start` of them, up to one that was tried before, are started with it. Where
-        claims are made on a guess: none while there is something for the consumers `behind` which
-        this one comes.
+        The first `lease.start` of them, up to one that was tried before, are started with it. On a
+        guess, with `behind`: none unless all that was new was handed out just before, and there is
+        nothing for the consumers behind which this one comes.
         """
         ...
 
@@ -144,11 +144,6 @@ class Claims(Leases):
 
     # -- is there anything? ---------------------------------------------------------------------
 
-    @property
-    def may_guess(self) -> bool:
-        """Whether a claim that finds nothing costs no more than a look: nobody waits for it."""
-        return not self._database.one_writer
-
     def peek(self, consumers: Iterable[int]) -> Peek:
         """What there is to do for these consumers. One statement, which takes no lock."""
         return self._seen(self._database.all(self._sql["peek"], _looking(consumers)))
@@ -220,7 +215,7 @@ class Claims(Leases):
                 handing = self._dialect.try_hand_out(tx, HAND_OUT_MOST) if along else None
                 behind = None if peek is None else peek.behind
                 taking = self._take(
-                    tx, consumer, listed, session_id, limit, lease_ms, start, behind or ()
+                    tx, consumer, listed, session_id, limit, lease_ms, start, behind
                 )
                 if after is not None:
                     after(tx)
@@ -290,7 +285,7 @@ class Claims(Leases):
         limit: int,
         lease_ms: float,
         start: int,
-        behind: Sequence[int] = (),
+        behind: Sequence[int] | None = None,
     ) -> Callable[[], list[Claim]]:
         instant = self._clock.now()
         until = to_text(instant + timedelta(milliseconds=lease_ms))

@@ -43,7 +43,7 @@ class PostgresDialect:
         types: str | None,
         most: int,
         lease: Lease,
-        behind: Sequence[int],
+        behind: Sequence[int] | None,
     ) -> Callable[[], list[Taken]]:
         answer = tx.ask(
             self._sql["take"],
@@ -51,7 +51,7 @@ class PostgresDialect:
                 "consumer_id": consumer.id,
                 "handler_id": consumer.name,
                 "types": types,
-                "behind": list(behind),
+                "behind": None if behind is None else list(behind),
                 "most": most,
                 "session_id": lease.session_id,
                 "token": lease.token,

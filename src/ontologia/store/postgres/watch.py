@@ -229,6 +229,8 @@ class Watch:
         self._channel = channel
         self._waker = Waker()
         self._step = _POLL_FIRST
+        self.told = False
+        """Whether the last wait was ended by somebody, who has stored something as a rule."""
         channel.add(self)
 
     def wake(self) -> None:
@@ -240,12 +242,11 @@ class Watch:
 
         Without notifications it is True every now and then, for the caller to look.
         """
-        if self._channel.hears:
+        hears = self._channel.hears
+        self.told = self._waker.wait(seconds if hears else min(seconds, self._step))
+        if hears or self.told:
             self._step = _POLL_FIRST
-            return self._waker.wait(seconds)
-        if self._waker.wait(min(seconds, self._step)):
-            self._step = _POLL_FIRST
-            return True
+            return self.told
         looked = self._step < seconds
         self._step = min(self._step * 1.5, _POLL_LAST)
         return looked

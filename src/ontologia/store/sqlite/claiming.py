@@ -46,7 +46,7 @@ class SQLiteDialect:
         types: str | None,
         most: int,
         lease: Lease,
-        behind: Sequence[int],
+        behind: Sequence[int] | None,
     ) -> Callable[[], list[Taken]]:
         rows = tx.all(
             _SQL["select_ready"],

@@ -1,7 +1,7 @@
 """Waiting for work: woken by this process at once, and by others as soon as they write.
 
-On Linux the kernel tells when the write-ahead log grows, while somebody waits: it would have to do
-so twenty times for each commit of a handler. It tells before the transaction is visible, and a hard
+On Linux the kernel tells when the write-ahead log grows, while there is nothing to do: beside handlers
+it would have to do so twenty times for each of their commits. It tells before the transaction is visible, and a hard
 one is visible only after its sync; so a wake is followed by short looks at `PRAGMA data_version`
 until the commit is there. Elsewhere the looks are all there is. Whatever is missed is found by the
 loop's own polling: this only makes it faster.
@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Iterator
 from contextlib import suppress
 
 from ontologia.store.sqlite.database import ChangeCounter
@@ -22,7 +23,7 @@ from ontologia.store.waker import Waker, readable
 
 _IN_MODIFY = 0x2
 _STEPS = (0.0002, 0.0003, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128)
-_LOOKS = (0.003, 0.03)
+_LOOKS = (0.003, 0.01, 0.03, 0.08, 0.13)  # in all as long as the steps
 _POLL_FIRST, _POLL_LAST = 0.001, 0.02
 
 _watches: dict[str, weakref.WeakSet[Watch]] = {}
@@ -39,6 +40,9 @@ def wake_all(path: str) -> None:
 
 class Watch:
     """One waiter on one file. `wake` may be called from any thread and from a signal handler."""
+
+    told = False
+    """Whoever is woken looks: here that costs less than a claim that finds nothing."""
 
     def __init__(self, path: str, counter: ChangeCounter | None) -> None:
         self._path = path
@@ -60,17 +64,17 @@ class Watch:
             return self._poll(deadline)
         if self._log is None:
             return bool(readable([self._waker.fileno()], seconds)) and self._waker.drain()
+        # What was written before is not told of, and may be in its sync: so there are looks, too.
+        looks = () if self._log.tells else _LOOKS
         if not self._log.tell():
             return self._poll(deadline)
-        try:
-            return self._told(self._log, deadline)
-        finally:
+        woken = self._told(self._log, deadline, iter(looks))
+        if woken:
             self._log.hush()
+        return woken
 
-    def _told(self, log: _Growth, deadline: float) -> bool:
+    def _told(self, log: _Growth, deadline: float, looks: Iterator[float]) -> bool:
         files = [self._waker.fileno(), log.descriptor]
-        # What was written before is not told of, and may be in its sync: so there are looks, too.
-        looks = iter(_LOOKS)
         while not self._changed():
             left = max(0.0, deadline - time.monotonic())
             ready = readable(files, min(left, next(looks, left)))
@@ -137,6 +141,11 @@ class _Growth:
         self._path = os.fsencode(path)
         self._asked = -1
 
+    @property
+    def tells(self) -> bool:
+        """Whether it was asked to."""
+        return self._asked >= 0
+
     @classmethod
     def of(cls, path: str) -> _Growth | None:
         """None where there is no such thing."""
@@ -149,12 +158,14 @@ class _Growth:
 
     def tell(self) -> bool:
         """Ask to be told from now on; whether that can be had."""
-        self._asked = self._library.inotify_add_watch(self.descriptor, self._path, _IN_MODIFY)
-        return self._asked >= 0
+        if not self.tells:
+            self._asked = self._library.inotify_add_watch(self.descriptor, self._path, _IN_MODIFY)
+        return self.tells
 
     def hush(self) -> None:
         """Ask no more, and forget what was told."""
         self._library.inotify_rm_watch(self.descriptor, self._asked)
+        self._asked = -1
         self.drain()
 
     def drain(self) -> None:

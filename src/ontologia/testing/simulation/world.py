@@ -62,6 +62,8 @@ class Process(Owner):
 class Watch:
     """What tells a loop that there may be something to do, instead of the system's own means."""
 
+    told = False
+
     def __init__(self, world: World, process: Process) -> None:
         self._world = world
         self._process = process

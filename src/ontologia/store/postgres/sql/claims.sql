@@ -136,14 +136,15 @@ SELECT %(consumer_id)s::bigint, e.priority, e.created_at, e.id, e.type FROM onto
 -- skipped: takers neither wait for each other nor get the same event. MATERIALIZED, or the
 -- planner might run the part with the LIMIT more than once; LATERAL as in `hand_out`. Of the first
 -- `start`, those before the first that was tried already are started by the same stroke. Whoever
--- claims on a guess has not looked whether the consumer is paused, and whether there is something
--- for those `behind` which it comes.
+-- claims on a guess has not looked: whether the consumer is paused, whether all that is new was handed
+-- out just before, and whether there is something for those `behind` which it comes.
 WITH picked AS MATERIALIZED (
     SELECT r.ctid AS place, r.priority, r.created_at, r.event_id FROM ontologia.ready r
      WHERE r.consumer_id = %(consumer_id)s
        AND (%(types)s::text IS NULL
             OR r.type = ANY(ARRAY(SELECT jsonb_array_elements_text(%(types)s::jsonb))))
        AND (SELECT paused_at FROM ontologia.consumers WHERE id = %(consumer_id)s) IS NULL
+       AND (%(behind)s::bigint[] IS NULL OR current_setting('hand_out.turn', true) = 'true')
        AND NOT EXISTS (SELECT 1 FROM ontologia.ready b WHERE b.consumer_id = ANY(%(behind)s::bigint[]))
        AND NOT EXISTS (SELECT 1 FROM ontologia.event_claims b
                         WHERE b.consumer_id = ANY(%(behind)s::bigint[]) AND b.due_at <= %(now)s)
