@@ -18,7 +18,8 @@ SELECT id, created_at FROM ontologia.events
 
 -- name: finished
 -- Which of these events every consumer seen since `seen_since` has finished. The rows of `ready`
--- and `event_claims` are locked, as in `unleased`, for consumers that are not waited for.
+-- of consumers that are not waited for, and those of `event_claims`, are locked as in `unleased`. What
+-- is ready for the others is left alone: whoever claims it at this moment would pass it by.
 -- NOT IN, of what is named above: a table of it is made once. With NOT EXISTS the planner, who takes
 -- these for small, reads all of them again for every event.
 WITH asked AS MATERIALIZED (
@@ -29,6 +30,7 @@ waiting AS MATERIALIZED (
     SELECT a.id, r.ctid AS place
       FROM asked a
       JOIN ontologia.subscriptions s ON s.namespace = a.namespace AND s.type IN (a.type, '*')
+      JOIN ontologia.consumers c ON c.id = s.consumer_id AND c.last_seen_at < %(seen_since)s
       JOIN ontologia.ready r ON r.consumer_id = s.consumer_id AND r.priority = a.priority
        AND r.created_at = a.created_at AND r.event_id = a.id
        FOR UPDATE OF r SKIP LOCKED),
