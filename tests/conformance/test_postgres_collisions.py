@@ -152,7 +152,8 @@ class Line:
         """What is in the message that is cut off."""
         self.always = False
         """Whether every such message is, and not only the next."""
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._doorman = threading.Thread(target=self._accept, daemon=True)
+        self._doorman.start()
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
@@ -196,7 +197,10 @@ class Line:
         assert eventually(lambda: server.fileno() == -1 or _is_shut(server))
 
     def close(self) -> None:
-        for end in (self._door, *self._open):
+        self._door.shutdown(socket.SHUT_RDWR)  # wakes who accepts; nothing is opened after that
+        self._doorman.join()
+        self._door.close()
+        for end in self._open:
             end.close()
 
 
@@ -304,6 +308,7 @@ def test_a_commit_that_acknowledges_and_whose_answer_was_lost_did_both(
     line: Line, uri: str, open_session: Open, sql: Sql, cut: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ontologia.runtime.acks.GATHER", 3600.0)
+    monkeypatch.setattr("ontologia.runtime.acks._RIPE", 0.0)  # each goes with the next commit
     monkeypatch.setattr("ontologia.runtime.feed._GROUP_TIME", 3600.0)  # the last two go together
     session = open_session(uri=through(line, uri), entity_types=[Product])
     session.commit(event=[Bought(sku=sku) for sku in "abc"])

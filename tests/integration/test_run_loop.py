@@ -240,6 +240,7 @@ def test_an_error_of_the_store_itself_ends_the_run(session, refuse):
 @SQLITE
 def test_a_database_that_is_busy_for_a_while_ends_nothing(open_session, path, caplog):
     blocker = apsw.Connection(str(path))
+    blocker.set_busy_timeout(int(PATIENCE * 1000))
 
     class Freeing(ManualClock):
         def sleep(self, seconds: float) -> None:

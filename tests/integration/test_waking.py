@@ -165,6 +165,7 @@ def test_a_session_in_memory_is_woken_by_its_own_threads():
 def test_a_lease_that_ends_while_the_commit_waits_for_others_is_noticed(open_session, path, clock):
     session, caught = open_session(), []
     blocker = apsw.Connection(str(path))
+    blocker.set_busy_timeout(int(PATIENCE * 1000))
     waiting = threading.Event()
 
     @on_event(Ring)

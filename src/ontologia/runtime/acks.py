@@ -122,8 +122,8 @@ class Acks:
 
         That saves a transaction. Those that are only just done wait for the next: so handlers that
         are fast write the pages of claims once for several commits. Nothing is held until the
-        commit has its turn and turns out to change something. What announces events is left to a transaction of its own, and so is
-        everything while another thread is writing.
+        commit has its turn and turns out to change something. What announces events is left to a
+        transaction of its own, and so is everything while another thread is writing.
         """
         done: list[Done] = []
         asked: Callable[[], Settled] | None = None
