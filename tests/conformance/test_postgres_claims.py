@@ -321,6 +321,21 @@ def test_a_guess_takes_nothing_for_a_consumer_that_is_paused(open_events: Open) 
     assert of(guessed(store, ship)[0]) == ids
 
 
+def test_a_guess_for_a_consumer_that_was_forgotten_takes_nothing_and_tells_that_it_is_gone(
+    open_events: Open,
+) -> None:
+    store = open_events()
+    ship = store.consumers.register(POST, "ship", [POSTED])
+    assert store.forget(POST, "ship")
+    post(store, 1)
+
+    got, peek = guessed(store, ship)
+
+    assert (got, peek.gone) == ([], {ship.id})
+    assert numbers(claim(store, "ship")) == [1]
+    assert store.check() == []
+
+
 def test_a_guess_does_not_wait_for_whoever_hands_out(open_events: Open) -> None:
     """Nor takes what is ready: there may be something more urgent that is not handed out."""
     store, another = open_events(), open_events(lock_timeout_ms=50)

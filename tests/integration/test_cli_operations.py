@@ -1,4 +1,4 @@
-"""`ontologia events retry`, `cancel`, `replay` …: what an operator changes, and its record."""
+"""`ontologia events retry`, `dismiss`, `cancel` …: what an operator changes, and its record."""
 
 from __future__ import annotations
 
@@ -221,12 +221,94 @@ def test_a_retry_that_is_interrupted_says_how_far_it_came(
     [[], ["--all", "--handler", "x"], ["--older-than", "soon"], ["--dry-run"]],
     ids=["nothing", "all and some", "no span", "a dry run of nothing"],
 )
-def test_a_retry_says_which(run, event_store, clock, arguments):
+@pytest.mark.parametrize("verb", ["retry", "dismiss"])
+def test_it_is_said_which_dead_letters_are_meant(run, event_store, clock, verb, arguments):
     [dead] = post(event_store, 1)
     bury(event_store, dead, clock)
 
-    assert run("retry", *arguments).exit_code == 2
+    assert run(verb, *arguments).exit_code == 2
     assert len(event_store.list_dead_letters(POST)) == 1
+
+
+# -- dismiss --------------------------------------------------------------------------------------
+
+
+def test_a_dismissed_dead_letter_is_off_the_list_and_never_delivered_again(
+    run, event_store, clock, records
+):
+    first, second = post(event_store, 1, 2)
+    bury(event_store, first, clock)
+    bury(event_store, second, clock)
+
+    done = run("dismiss", "--event-id", first, "--reason", "a test order")
+
+    assert done.stdout == f"Dismissed 1 dead letter of namespace {POST!r}\n"
+    assert [row["event_id"] for row in event_store.list_dead_letters(POST)] == [second]
+    assert claim_of(event_store, first)["dead_lettered_at"] is not None
+    assert claim(event_store) == []
+    assert event_store.check() == []
+    assert event_store.inspect_event(first)["payload"] == {"number": 1}
+    [record] = records()
+    assert record.pop("session_id")
+    assert record == {
+        "namespace": POST,
+        "operator": ME,
+        "action": "events dismiss",
+        "arguments": {"event_id": first},
+        "counts": {"dismissed": 1},
+        "reason": "a test order",
+    }
+    for verb in ("dismiss", "retry"):
+        again = run(verb, "--event-id", first)
+        assert (again.exit_code, "no dead letter" in again.stderr) == (4, True)
+    assert run("replay", "--event-id", first).exit_code == 0
+    assert numbers(claim(event_store)) == [1]
+
+
+def test_only_those_that_are_meant_are_dismissed(run, event_store, clock):
+    first, second = post(event_store, 1, 2)
+    bury(event_store, first, clock)
+    bury(event_store, first, clock, handler="bill")
+    bury(event_store, second, clock)
+
+    assert run("dismiss", "--all", "--json", namespace=OTHER).stdout == '{"dismissed":0}\n'
+    assert run("dismiss", "--handler", "bill", "--json").stdout == '{"dismissed":1}\n'
+    left = [(row["event_id"], row["handler"]) for row in event_store.list_dead_letters(POST)]
+    assert left == [(second, "ship"), (first, "ship")]
+    assert run("dismiss", "--newer-than", "1h", "--json").stdout == '{"dismissed":0}\n'
+    assert run("dismiss", "--older-than", "1h", "--json").stdout == '{"dismissed":2}\n'
+    assert event_store.list_dead_letters(POST) == []
+
+
+def test_a_dry_run_shows_what_would_be_dismissed_and_changes_nothing(
+    run, event_store, clock, records
+):
+    [dead] = post(event_store, 1)
+    bury(event_store, dead, clock)
+    event_store.forget(POST, "ship")  # nobody would get it again: that does not matter here
+
+    done = run("dismiss", "--all", "--dry-run")
+
+    assert dead in done.stdout
+    assert f"Would dismiss 1 dead letter of namespace {POST!r}; nothing was changed" in done.stderr
+    assert len(event_store.list_dead_letters(POST)) == 1
+    assert records() == []
+    assert "Dismissed 1" in run("dismiss", "--all").stdout
+
+
+def test_what_somebody_has_retried_meanwhile_is_not_dismissed(event_store, open_session, clock):
+    """Between the list and the transaction another operator may have been quicker."""
+    [dead] = post(event_store, 1)
+    bury(event_store, dead, clock)
+    session = open_session(namespace=POST)
+    operations = session.event_store.operations
+    [letters] = operations.dead_letters(POST, Selection())
+    Operator(session, "ada@host").retry(Selection())
+
+    with session.event_store.transaction() as tx:
+        assert operations.dismiss(tx, letters) == 0
+
+    assert numbers(claim(event_store)) == [1]
 
 
 # -- cancel ---------------------------------------------------------------------------------------
@@ -549,7 +631,7 @@ def test_the_record_disturbs_no_question_about_the_past(run, event_store, open_s
     assert [commit["id"] for commit in session.list_commits()] == [3, 2, 1]
 
 
-@pytest.mark.parametrize("verb", ["retry", "cancel", "replay", "pause", "forget"])
+@pytest.mark.parametrize("verb", ["retry", "dismiss", "cancel", "replay", "pause", "forget"])
 def test_a_change_that_cannot_be_recorded_is_not_made(
     event_store, open_session, clock, refuse, uri, ask_store, verb
 ):
@@ -563,6 +645,7 @@ def test_a_change_that_cannot_be_recorded_is_not_made(
 
     does = {
         "retry": lambda: by.retry(Selection(event_id=dead)),
+        "dismiss": lambda: by.dismiss(Selection(event_id=dead)),
         "cancel": lambda: by.cancel(_pending(session)),
         "replay": lambda: by.replay(dead),
         "pause": lambda: by.pause("ship"),

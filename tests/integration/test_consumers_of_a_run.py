@@ -8,6 +8,7 @@ import pytest
 
 from ontologia import Event, Field, on_event
 from ontologia.errors import ConsumerBusyError
+from tests.integration.running import running, statuses, until
 from tests.shop import Customer
 
 
@@ -91,6 +92,24 @@ def test_a_handler_can_be_forgotten_but_not_while_a_live_session_runs_it(
     # What it finished stays finished, and what waited is new to a handler of that name.
     open_session().run([collector(caught)], max_iterations=1)
     assert caught == [1, 2]
+    assert operator.event_store.check() == []
+
+
+@pytest.mark.req("NEW-030")
+def test_a_handler_that_was_forgotten_while_it_waited_goes_on(session, open_session):
+    """As when its process stood still, and somebody took it for dead."""
+    seen, operator = [], open_session()
+    with running(session, [collector(seen)]):
+        announce(operator, 1)
+        until(lambda: statuses(operator) == ["acked"])  # and it waits, having served somebody
+        session._end()
+        assert operator.event_store.forget("default", "collector") is True
+        announce(operator, 2)
+        until(lambda: seen == [1, 2])
+
+    assert [each["name"] for each in operator.event_store.list_consumers("default")] == [
+        "collector"
+    ]
     assert operator.event_store.check() == []
 
 

@@ -419,6 +419,15 @@ def test_a_group_that_somebody_forgot_goes_on(session, queue, other):
     assert numbers(take(queue)) == [1]
 
 
+def test_a_group_that_somebody_forgot_while_it_waited_goes_on(session, queue, other):
+    with somebody_waits(queue) as given:
+        session._end()
+        other._session.event_store.forget("default", GROUP)
+        fill(other, 1)
+
+        assert numbers(given.result(PATIENCE)) == [1]
+
+
 # -- the end --------------------------------------------------------------------------------------
 
 

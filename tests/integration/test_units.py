@@ -81,23 +81,25 @@ def test_leaving_it_by_an_exception_drops_what_is_queued(session):
     assert guests(session) == {}
 
 
-def test_what_a_commit_was_refused_for_is_not_written_on_leaving(session):
+@pytest.mark.parametrize("kind", ["unit", "session"])
+@pytest.mark.parametrize(
+    ("then", "written"), [("", {}), ("discard", {"bob": 2}), ("commit", {"ada": 1, "bob": 2})]
+)
+def test_what_a_commit_was_refused_for_is_not_written_on_leaving(
+    session, open_session, caplog, kind, then, written
+):
     """It would be without its event, and without the condition."""
+    with session.unit() if kind == "unit" else open_session() as unit:
+        unit.ensure(Guest(id="ada", table=1))
+        with pytest.raises(HeadMismatchError):
+            unit.commit(event=GuestSeated(guest="ada"), expected_head=7)
+        if then:
+            getattr(unit, then)()
+            unit.ensure(Guest(id="bob", table=2))
 
-    def request(*, mend: bool) -> None:
-        with session.unit() as unit:
-            unit.ensure(Guest(id="ada", table=1))
-            with pytest.raises(HeadMismatchError):
-                unit.commit(event=GuestSeated(guest="ada"), expected_head=7)
-            if mend:
-                unit.discard()
-                unit.ensure(Guest(id="bob", table=2))
-
-    request(mend=False)
-    assert guests(session) == {}
-    request(mend=True)
-    assert guests(session) == {"bob": 2}
+    assert guests(session) == written
     assert session.event_store.list_events(session.namespace) == []
+    assert ("1 objects are dropped" in caplog.text) is (not then)
 
 
 @pytest.mark.parametrize("use", ["ensure", "delete", "discard", "commit", "query"])

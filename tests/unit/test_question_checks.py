@@ -69,6 +69,15 @@ def test_relations_takes_a_class_of_relations(query, wrong):
         query.relations(wrong)
 
 
+def test_a_question_is_not_its_answer_and_says_so(query, people):
+    """Who forgets collect() sees what is missing, and does not go through nothing."""
+    assert repr(people) == "<EntityQuery of Person, not asked yet: collect()>"
+    assert repr(query.relations(Owns)) == "<RelationQuery of Owns, not asked yet: collect()>"
+    for use in (list, len, bool):
+        with pytest.raises(QueryTypeError, match="a question is not its answer"):
+            use(people)
+
+
 # -- where -----------------------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""`ontologia events dead-letters` and `events retry`: what could not be processed, and once more."""
+"""`ontologia events dead-letters`, `retry` and `dismiss`: what could not be processed, and then."""
 
 from __future__ import annotations
 
@@ -28,6 +28,13 @@ OlderThan = Annotated[
 NewerThan = Annotated[
     str | None, typer.Option("--newer-than", metavar="SPAN", help="That died since: 30m, 12h.")
 ]
+EventId = Annotated[str | None, typer.Option("--event-id", metavar="ID", help="Of this event.")]
+All = Annotated[bool, typer.Option("--all", help="All of the namespace.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show which those are, and change nothing.")
+]
+_COLUMNS = ("Event ID", "Type", "Handler", "Attempts", "Last Error")
+_NAMES = ("event_id", "type", "handler", "attempts", "last_error")
 
 
 def dead_letters(
@@ -38,7 +45,9 @@ def dead_letters(
     older_than: OlderThan = None,
     newer_than: NewerThan = None,
 ) -> None:
-    """List events that a handler could not process, the newest first. events retry gives them back.
+    """List events that a handler could not process, the newest first.
+
+    events retry gives them back to their handlers, events dismiss takes them off the list.
 
     Example: ontologia events dead-letters --namespace orders
     """
@@ -47,27 +56,23 @@ def dead_letters(
         found = session.event_store.operations.dead_letters(session.namespace, which, 500)
         show_rows(
             call,
-            ("Event ID", "Type", "Handler", "Attempts", "Last Error"),
+            _COLUMNS,
             (_row(letter) for letters in found for letter in letters),
-            names=("event_id", "type", "handler", "attempts", "last_error"),
+            names=_NAMES,
             nothing=f"There are no dead letters in namespace {session.namespace!r}.",
         )
 
 
 def retry(
     call: Call,
-    event_id: Annotated[
-        str | None, typer.Option("--event-id", metavar="ID", help="Of this event.")
-    ] = None,
+    event_id: EventId = None,
     handler: Handler = None,
     type: Type = None,
     error: Error = None,
     older_than: OlderThan = None,
     newer_than: NewerThan = None,
-    all: Annotated[bool, typer.Option("--all", help="All of the namespace.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show which those are, and change nothing.")
-    ] = False,
+    all: All = False,
+    dry_run: DryRun = False,
     reason: Reason = None,
 ) -> None:
     """Give dead letters back to their handlers, each with a fresh set of attempts.
@@ -78,11 +83,7 @@ def retry(
     Example: ontologia events retry --namespace orders --error "SMTP timeout" --dry-run
     """
     chosen = (event_id, handler, type, error, older_than, newer_than)
-    if all == any(each is not None for each in chosen):
-        raise typer.BadParameter(
-            "say which dead letters: --event-id, --handler, --type, --error, --older-than, "
-            "--newer-than, or else --all"
-        )
+    _check_chosen(chosen, all=all)
     with operating(call, reason, reading=dry_run) as (session, by):
         which = _selection(session, *chosen)
         if dry_run:
@@ -101,6 +102,49 @@ def retry(
         say(f"{_letters(done.left)} left as they are: {_WHY_LEFT}")
 
 
+def dismiss(
+    call: Call,
+    event_id: EventId = None,
+    handler: Handler = None,
+    type: Type = None,
+    error: Error = None,
+    older_than: OlderThan = None,
+    newer_than: NewerThan = None,
+    all: All = False,
+    dry_run: DryRun = False,
+    reason: Reason = None,
+) -> None:
+    """Take dead letters off the list, when nothing is to be done about them.
+
+    Of several conditions all must hold. Their handlers never get those events again; events replay
+    announces one anew while it is retained. One transaction, and one record, for every 5,000.
+
+    Example: ontologia events dismiss --namespace orders --older-than 90d --dry-run
+    """
+    chosen = (event_id, handler, type, error, older_than, newer_than)
+    _check_chosen(chosen, all=all)
+    with operating(call, reason, reading=dry_run) as (session, by):
+        which = _selection(session, *chosen)
+        if dry_run:
+            _show_dismiss(call, by, which, session.namespace)
+            return
+        dismissed = by.dismiss(which)
+        if event_id is not None and not dismissed:
+            raise _no_letter(event_id, session.namespace)
+    if call.json:
+        show_json({"dismissed": dismissed})
+    else:
+        say(f"Dismissed {_letters(dismissed)} of namespace {session.namespace!r}")
+
+
+def _check_chosen(chosen: tuple[str | None, ...], *, all: bool) -> None:
+    if all == any(each is not None for each in chosen):
+        raise typer.BadParameter(
+            "say which dead letters: --event-id, --handler, --type, --error, --older-than, "
+            "--newer-than, or else --all"
+        )
+
+
 _WHY_LEFT = "the event is not retained any more, or nobody of that name is subscribed to it"
 
 
@@ -114,14 +158,28 @@ def _show_retry(call: Call, by: Operator, which: Selection, namespace: str) -> N
 
     show_rows(
         call,
-        ("Event ID", "Type", "Handler", "Attempts", "Last Error", "Retriable"),
+        (*_COLUMNS, "Retriable"),
         rows(),
-        names=("event_id", "type", "handler", "attempts", "last_error", "retriable"),
+        names=(*_NAMES, "retriable"),
     )
     text = f"Would retry {_letters(counts[True])} of namespace {namespace!r}; nothing was changed"
     typer.echo(text, err=True)
     if counts[False]:
         typer.echo(f"{_letters(counts[False])} would be left: {_WHY_LEFT}", err=True)
+
+
+def _show_dismiss(call: Call, by: Operator, which: Selection, namespace: str) -> None:
+    count = 0
+
+    def rows() -> Generator[dict[str, Any]]:
+        nonlocal count
+        for letter, _ in by.dead_letters(which):
+            count += 1
+            yield _row(letter)
+
+    show_rows(call, _COLUMNS, rows(), names=_NAMES)
+    text = f"Would dismiss {_letters(count)} of namespace {namespace!r}; nothing was changed"
+    typer.echo(text, err=True)
 
 
 def _not_retried(event_id: str, namespace: str, left: int) -> Exception:
@@ -132,6 +190,12 @@ def _not_retried(event_id: str, namespace: str, left: int) -> Exception:
             f"event {event_id} was not retried: {_WHY_LEFT}",
             hint="Its payload is kept with the dead letter; ontologia emit announces it anew.",
         )
+    return _no_letter(event_id, namespace)
+
+
+def _no_letter(event_id: str, namespace: str) -> Exception:
+    from ontologia.errors import NotFoundError
+
     return NotFoundError(
         f"there is no dead letter of event {event_id} in namespace {namespace!r} that is meant; "
         f"nothing was changed"
@@ -173,4 +237,8 @@ def _letters(count: int) -> str:
     return counted(count, "dead letter")
 
 
-COMMANDS: dict[str, Callable[..., None]] = {"dead-letters": dead_letters, "retry": retry}
+COMMANDS: dict[str, Callable[..., None]] = {
+    "dead-letters": dead_letters,
+    "retry": retry,
+    "dismiss": dismiss,
+}

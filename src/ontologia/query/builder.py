@@ -75,6 +75,9 @@ class _Filtered:
     def _with(self, **changes: Any) -> Self:
         return type(self)(self._answers, self._question._replace(**changes))
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._question.shape.name}, not asked yet: collect()>"
+
     def __iter__(self) -> NoReturn:
         raise QueryTypeError(
             "a question is not its answer", hint="Call collect() and go through it."

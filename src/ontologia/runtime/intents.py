@@ -29,6 +29,12 @@ class Intents:
         self._registry = registry
         self._batch: Batch = {}
         self._lock = threading.Lock()
+        self.refused = False
+        """Whether a commit of it was begun and has not come to a good end.
+
+        To write it later would part it from the event that was to announce it, and from what it
+        was to depend on.
+        """
 
     def __len__(self) -> int:
         with self._lock:
@@ -53,6 +59,7 @@ class Intents:
     def settle(self, batch: Batch) -> None:
         """Take out what was carried out. What was queued for the same key since then stays."""
         with self._lock:
+            self.refused = False
             if self._batch == batch:
                 self._batch = {}
                 return
@@ -65,7 +72,7 @@ class Intents:
     def clear(self) -> int:
         """Take out everything; how many objects that was."""
         with self._lock:
-            dropped, self._batch = self._batch, {}
+            dropped, self._batch, self.refused = self._batch, {}, False
         return sum(map(len, dropped.values()))
 
     def _merge(self, newer: Batch) -> None:

@@ -20,6 +20,7 @@ from ontologia.store.protocol import Transaction
 
 if TYPE_CHECKING:
     from ontologia.runtime.session import Session
+    from ontologia.store.database import Tx
     from ontologia.store.events.operations import DeadLetter
 
 _LONGEST_REASON = 2_000
@@ -69,25 +70,41 @@ class Operator:
         One transaction, and one record, for every 5,000 of them. Their attempts so far stay on
         record, under numbers from 0 down.
         """
-        retried = left = 0
+        operations = self._events.operations
+        return Retried(*self._end_letters("retry", "retried", which, operations.retry))
+
+    def dismiss(self, which: Selection) -> int:
+        """Take dead letters off the list, when nothing is to be done about them; how many.
+
+        Their handlers never get those events again. The events stay as long as they are retained,
+        and `replay` announces one anew. One transaction, and one record, for every 5,000.
+        """
+        operations = self._events.operations
+        return self._end_letters("dismiss", "dismissed", which, operations.dismiss)[0]
+
+    def _end_letters(
+        self,
+        action: str,
+        done: str,
+        which: Selection,
+        end: Callable[[Tx, list[DeadLetter]], int],
+    ) -> tuple[int, int]:
+        """Do it to the dead letters that are meant; how many were ended, and how many not."""
+        ended = left = 0
         try:
             for letters in self._events.operations.dead_letters(self._namespace, which, PORTION):
-                done = self._retry(letters, which)
-                retried += done
-                left += len(letters) - done
+                with self._store.write() as transaction:
+                    count = end(transaction.tx, letters)
+                    if count:
+                        self._record(transaction, action, _said(which), {done: count})
+                ended += count
+                left += len(letters) - count
                 self._events.wake()
         except BaseException as error:
-            if retried:
-                error.add_note(f"{retried:,} dead letters were retried before that")
+            if ended:
+                error.add_note(f"{ended:,} dead letters were {done} before that")
             raise
-        return Retried(retried, left)
-
-    def _retry(self, letters: list[DeadLetter], which: Selection) -> int:
-        with self._store.write() as transaction:
-            done = self._events.operations.retry(transaction.tx, letters)
-            if done:
-                self._record(transaction, "retry", _said(which), {"retried": len(done)})
-        return len(done)
+        return ended, left
 
     # -- events -------------------------------------------------------------------------------
 

@@ -80,8 +80,8 @@ class Session:
     now, and makes the indexes of their `Field(index=True)`.
 
     Any thread may use a session; all threads share one queue of intents, and `unit()` gives another
-    to whoever wants to be alone. As a context manager it
-    commits what is queued when it is left without an exception, and closes in any case.
+    to whoever wants to be alone. As a context manager it commits what is queued when it is left
+    without an exception, unless the last commit failed, and closes in any case.
     """
 
     def __init__(
@@ -631,7 +631,7 @@ class Session:
     ) -> None:
         try:
             if kind is None and not self._closed:
-                self.commit()
+                self._unit._leave(self.commit)
         finally:
             self.close()
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
@@ -20,20 +21,22 @@ from ontologia.schema.relation import Relation
 if TYPE_CHECKING:
     from ontologia.runtime.session import Session
 
+log = logging.getLogger(__name__)
+
 
 class Unit:
     """A queue of its own on a session: what others queue is not in its commits, nor its in theirs.
 
     `with session.unit() as unit:` commits what is queued when it is left without an exception, and
-    drops it with one, or if the last commit failed: its event and its conditions are not known then. It is for one thread; a session has as many as are wanted, and making one costs
-    nothing.
+    drops it with one, or, with a warning, if the last commit failed: its event and its conditions
+    are not known then. It is for one thread; a session has as many as are wanted, and making one
+    costs nothing.
     """
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._intents = Intents(session._registry)
         self._ended = False
-        self._refused = False
 
     def __repr__(self) -> str:
         return f"<Unit of {self._session!r}, {len(self._intents)} queued>"
@@ -51,7 +54,6 @@ class Unit:
     def discard(self) -> int:
         """Drop what is queued; how many objects that was."""
         self._check_open()
-        self._refused = False
         return self._intents.clear()
 
     def query(self) -> QueryBuilder:
@@ -96,10 +98,7 @@ class Unit:
         check_event_options(event, delay, at, dedup_key)
         if dry_run:
             return self._session._preview(self._intents, expected_head)
-        self._refused = True
-        number = self._write(event, delay, at, dedup_key, expected_head)
-        self._refused = False
-        return number
+        return self._write(event, delay, at, dedup_key, expected_head)
 
     def _write(
         self,
@@ -110,11 +109,13 @@ class Unit:
         expected_head: int | None,
     ) -> int | None:
         session, commits = self._session, self._session._commits
+        self._intents.refused = True  # until it turns out otherwise
         batch = self._intents.snapshot()
         events = events_of(event, dedup_key)
         alone = not batch and expected_head is None
         if events and alone and delay is None and at is None and dedup_key is None:
             commits.append(events, session.namespace)
+            self._intents.settle(batch)
             return None
         announcements = [
             commits.announcement(
@@ -139,11 +140,23 @@ class Unit:
         traceback: TracebackType | None,
     ) -> None:
         try:
-            if kind is None and not self._refused and len(self._intents):
-                self.commit()
+            if kind is None and len(self._intents):
+                self._leave(self.commit)
         finally:
             self._ended = True
             self._intents.clear()
+
+    def _leave(self, commit: Callable[[], object]) -> None:
+        """Commit what is queued, unless it is what a commit failed to write: then warn."""
+        if self._intents.refused and (queued := len(self._intents)):
+            log.warning(
+                "%d objects are dropped that the last commit failed to write: "
+                "commit() them again or discard() them before the block is left",
+                queued,
+            )
+            self._intents.clear()
+        else:
+            commit()
 
     def _check_open(self) -> None:
         self._session._check_open()

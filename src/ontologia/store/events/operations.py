@@ -88,8 +88,8 @@ class Operations:
             yield found
             before = (found[-1].failed_at, found[-1].number)
 
-    def retry(self, tx: Tx, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
-        """Give dead letters back to their consumers, with a fresh set of attempts; which were.
+    def retry(self, tx: Tx, letters: Sequence[DeadLetter]) -> int:
+        """Give dead letters back to their consumers, with a fresh set of attempts; how many were.
 
         The others' events are not retained any more, or nobody of that name is subscribed to
         them. The attempts so far stay on record, under numbers from 0 down.
@@ -106,7 +106,12 @@ class Operations:
         if found:
             done = {"ids": codec.encode_checked(list(found))}
             tx.run(self._sql["delete_dead_letters"], done)
-        return [each for each in letters if each.number in found]
+        return len(found)
+
+    def dismiss(self, tx: Tx, letters: Sequence[DeadLetter]) -> int:
+        """Take dead letters off the record; how many still were on it. Their claims stay ended."""
+        numbers = {"ids": codec.encode_checked([each.number for each in letters])}
+        return tx.run(self._sql["delete_dead_letters"], numbers)
 
     def could_retry(self, letters: Sequence[DeadLetter]) -> set[int]:
         """The numbers of those dead letters that could be given back now. Only looks."""
