@@ -244,11 +244,6 @@ def test_an_output_that_is_closed_is_no_error(shop):
     assert done.returncode == 0
 
 
-@pytest.mark.parametrize("number", [2**63, 2**70])
-def test_a_number_that_no_commit_has_is_a_usage_error(shop, number):
-    assert invoke("commits", "--since", number, "--datastore-uri", shop).exit_code == 2
-
-
 @pytest.mark.parametrize(
     ("error", "code"),
     [

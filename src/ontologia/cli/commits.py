@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 app = Commands(short_help="List commits, and show what each of them changed.")
 _SHOWN = ("namespace", "session_id", "event_id", "handler_id", "attempt")
+_MOST = 2**63 - 1  # that a database counts to
 
 
 @app.callback(invoke_without_command=True)
@@ -61,7 +62,7 @@ def commits(
     wanted = dict(_pair(each) for each in meta or ())
     most = last if last is not None or since is not None else 20
     with call.reading() as session:
-        after = 0 if since is None else since.commit(session)
+        after = 0 if since is None else min(since.commit(session), _MOST)
         found = find_commits(session, since=after, metadata=wanted)
         show_rows(
             call,

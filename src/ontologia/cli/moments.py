@@ -14,7 +14,6 @@ import typer
 if TYPE_CHECKING:
     from ontologia.runtime.session import Session
 
-_MOST = 2**63 - 1  # that a database can count to
 METAVAR = "COMMIT|TIME"
 FORMS = "A time is 2026-11-16 or 2026-11-16T18:00+01:00; UTC if it does not say."
 
@@ -36,7 +35,7 @@ def moment(text: str) -> Moment:
     text = text.strip()
     try:
         if text.isdecimal():
-            return Moment(_number(text))
+            return Moment(int(text))
         when = datetime.fromisoformat(text)
     except ValueError as error:
         raise typer.BadParameter(
@@ -44,10 +43,3 @@ def moment(text: str) -> Moment:
             "write 12, 2026-11-16, 2026-11-16T18:00 (UTC) or 2026-11-16T18:00+01:00"
         ) from error
     return Moment(when if when.tzinfo else when.replace(tzinfo=UTC))
-
-
-def _number(text: str) -> int:
-    number = int(text)
-    if number > _MOST:
-        raise ValueError(f"{number} is more than a commit can be numbered")
-    return number
