@@ -14,7 +14,7 @@ from ontologia.bench import bare_state as bare
 from ontologia.bench.orders import NOTHING, build, copied
 
 _EVENTS = 20_000
-_NAPPING = 4_000
+_NAPPING = 8_000  # so many that the start of eight processes is a small part
 _PROCESSES = 8
 _ROUNDS = 5
 _NAPPING_ROUNDS = 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from importlib import import_module
 from typing import Any
 
 from bench.processes import begin, say
@@ -51,6 +52,7 @@ def _drain(where: str, *, nap: float = 0) -> None:
             time.sleep(nap)
 
     Claims.claim = timed  # type: ignore[method-assign]
+    import_module("ontologia.runtime.loop")  # by the first run, and no part of any other
     with open_orders(where, unlimited()) as session:
         begin()
         session.run([count])

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ontologia.runtime.session import Session
 
 log = logging.getLogger(__name__)
-_SCHEDULE_LOOK = 0.2  # seconds; an idle loop waits for the tick itself
+_SCHEDULE_LOOK = 1.0  # seconds, while handlers are busy; an idle loop waits for the tick itself
 
 
 class Holding(Protocol):

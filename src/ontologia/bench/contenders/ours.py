@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import ClassVar
 
@@ -50,6 +51,7 @@ class Ours(Queue):
             yield _Commits(session)
 
     def work(self, where: str, handling: Handling) -> None:
+        import_module("ontologia.runtime.loop")  # as the others have imported theirs by now
         with open_orders(where, unlimited()) as session:
             handling.begin()
             session.run(handlers(handling))

@@ -54,8 +54,10 @@ class Retention:
                 if stop():
                     return deleted
                 deleted += self._delete(ids, "finished", place)
-        self._delete_records(namespace, now - max(retention, _DAY))
-        self._delete_replies(namespace, now - retention, stop)
+        records_before, replies_before = now - max(retention, _DAY), now - retention
+        if self._has_old_records(namespace, records_before, replies_before):
+            self._delete_records(namespace, records_before)
+            self._delete_replies(namespace, replies_before, stop)
         return deleted
 
     def _seen_since(self, namespace: str, retention: timedelta) -> str:
@@ -68,6 +70,16 @@ class Retention:
         rows = self._database.all(self._sql["lifetimes"], {"namespace": namespace})
         spans = [(from_text(start), from_text(end)) for start, end in rows]
         return to_text(instant_before(spans, max(retention, self._ttl)) or _NEVER)
+
+    def _has_old_records(self, namespace: str, before: datetime, replies_before: datetime) -> bool:
+        """As a rule there are none, and every session that starts looks: that needs no lock."""
+        asked = {
+            "namespace": namespace,
+            "before": to_text(before),
+            "before_time": before.timestamp(),
+            "replies_before": to_text(replies_before),
+        }
+        return bool(self._database.all(self._sql["old_records"], asked))
 
     def _delete_records(self, namespace: str, before: datetime) -> None:
         """Ticks, deferred events and sessions that ended long ago."""

@@ -2,7 +2,8 @@
 
 A NOTIFY inside a transaction would make commits wait for each other. So it follows the commit,
 in the same message, and notifications are gathered: at most one every 2 ms. What comes sooner is
-sent by a thread with a connection of its own. Another thread listens. Whatever is missed is found by the loop's own polling: this only makes it faster.
+sent by a thread with a connection of its own. Another thread listens. Whatever is missed is found
+by the loop's own polling: this only makes it faster.
 
 A listener that lost its connection connects again, and looks more often until it has. Behind a
 pooler that gives every transaction another connection, notifications never arrive: that is seen
@@ -24,7 +25,7 @@ import psycopg
 
 from ontologia.store.postgres.place import Place
 from ontologia.store.postgres.wire import Last
-from ontologia.store.waker import Waker
+from ontologia.store.waker import Waker, readable
 
 log = logging.getLogger(__name__)
 _SPACING = 0.002  # seconds between two notifications of this process
@@ -174,10 +175,16 @@ class Channel:
                 pause = min(pause * 2, _LONGEST_PAUSE)
 
     def _hear(self, connection: psycopg.Connection[object]) -> None:
+        """Not by the driver's own loop, which looks ten times a second: that is most of idling."""
+        line, mark = connection.pgconn, self._mark.encode()
         while self._still_wanted():
-            for note in connection.notifies(timeout=_LOOK, stop_after=1):
-                if note.payload != self._mark:  # those here were woken when it was sent
-                    self._wake_here()
+            others = False
+            while (note := line.notifies()) is not None:
+                others = others or note.extra != mark  # those here were woken when it was sent
+            if others:
+                self._wake_here()
+            if readable([line.socket], _LOOK):
+                line.consume_input()
 
     def _probe(self, connection: psycopg.Connection[object]) -> bool:
         """Listen, and see whether a notification arrives.

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ontologia.clock import to_text
 from ontologia.errors import InvalidValueError
 from ontologia.store.events.store import SqlEventStore
 from ontologia.testing import ManualClock
@@ -223,3 +224,53 @@ def test_fired_and_cancelled_events_leave_no_rows_behind_for_ever(
     event_store.collect_events(POST)
 
     assert ask("SELECT status FROM deferred_events") == [("scheduled",)]
+
+
+@pytest.mark.parametrize("kind", ["schedule_fires", "sessions", "deferred_events", "replies"])
+def test_records_of_every_kind_are_deleted_when_they_are_old_and_not_before(
+    event_store: SqlEventStore, clock: ManualClock, ask: Ask, kind: str
+) -> None:
+    """Each alone: a look tells whether there is anything to delete."""
+    with event_store.transaction() as tx:
+        if kind == "schedule_fires":
+            row = event_store.log.given_row(ParcelPosted(number=1), POST)
+            assert event_store.log.fire(tx, row, "every hour", to_text(clock.now()))
+        elif kind == "replies":
+            event_store.retention._replies.add(tx, POST, "k", "h", "{}")
+    if kind == "sessions":
+        event_store.register_session("s1", POST, {})
+    elif kind == "deferred_events":
+        number = event_store.defer(ParcelPosted(number=1), POST, delay=60)
+        assert number is not None
+        event_store.cancel_deferred(POST, number)
+    counted = f"SELECT COUNT(*) FROM {kind}"
+
+    clock.advance(seconds=WEEK - 60)
+    event_store.collect_events(OTHER)
+    event_store.collect_events(POST)
+    assert ask(counted) == [(1,)]
+    clock.advance(seconds=120)
+    event_store.collect_events(OTHER)
+    assert ask(counted) == [(1,)]
+    event_store.collect_events(POST)
+
+    assert ask(counted) == [(0,)]
+
+
+def test_a_collection_that_finds_nothing_old_takes_no_lock(
+    event_store: SqlEventStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every session that starts collects, and as a rule there is nothing."""
+    [event] = post(event_store, 1)
+    claim(event_store)
+    event_store.ack("ship", event)
+    see(event_store, "ship")
+    event_store.register_session("s1", POST, {})
+    clock.advance(seconds=60)
+
+    def refuse(**_: object) -> None:
+        raise AssertionError("a write transaction")
+
+    monkeypatch.setattr(event_store.retention._database, "write", refuse)
+
+    assert event_store.collect_events(POST) == 0

@@ -130,6 +130,21 @@ DELETE FROM ontologia.dedup WHERE (namespace, type, key) IN (
 DELETE FROM ontologia.events
  WHERE id = ANY(ARRAY(SELECT jsonb_array_elements_text(%(ids)s::jsonb)));
 
+-- name: old_records
+-- Whether there is anything that the following and `delete_replies` would delete.
+SELECT 1 WHERE EXISTS (
+       SELECT 1 FROM ontologia.schedule_fires WHERE namespace = %(namespace)s AND tick < %(before)s)
+    OR EXISTS (
+       SELECT 1 FROM ontologia.sessions
+        WHERE namespace = %(namespace)s AND last_heartbeat < %(before)s)
+    OR EXISTS (
+       SELECT 1 FROM ontologia.deferred_events
+        WHERE namespace = %(namespace)s AND status <> 'scheduled'
+          AND COALESCE(fired_at, created_at) < %(before_time)s)
+    OR EXISTS (
+       SELECT 1 FROM ontologia.replies
+        WHERE namespace = %(namespace)s AND created_at < %(replies_before)s);
+
 -- name: delete_fires
 DELETE FROM ontologia.schedule_fires WHERE namespace = %(namespace)s AND tick < %(before)s;
 

@@ -63,6 +63,21 @@ DELETE FROM dedup WHERE (namespace, type, key) IN (
 -- name: delete_events
 DELETE FROM events WHERE id IN (SELECT value FROM json_each(:ids));
 
+-- name: old_records
+-- Whether there is anything that the following and `delete_replies` would delete.
+SELECT 1 WHERE EXISTS (
+       SELECT 1 FROM schedule_fires WHERE namespace = :namespace AND tick < :before)
+    OR EXISTS (
+       SELECT 1 FROM sessions
+        WHERE namespace = :namespace AND last_heartbeat < :before)
+    OR EXISTS (
+       SELECT 1 FROM deferred_events
+        WHERE namespace = :namespace AND status <> 'scheduled'
+          AND COALESCE(fired_at, created_at) < :before_time)
+    OR EXISTS (
+       SELECT 1 FROM replies
+        WHERE namespace = :namespace AND created_at < :replies_before);
+
 -- name: delete_fires
 DELETE FROM schedule_fires WHERE namespace = :namespace AND tick < :before;
 
