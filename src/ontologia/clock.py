@@ -12,6 +12,8 @@ import weakref
 from datetime import UTC, datetime, timedelta
 from typing import Protocol, runtime_checkable
 
+from ontologia.forking import in_forked_child
+
 
 @runtime_checkable
 class Clock(Protocol):
@@ -69,6 +71,10 @@ class Stamps:
 
     def __init__(self) -> None:
         self._last = datetime.min.replace(tzinfo=UTC)
+        self.renew()
+
+    def renew(self) -> None:
+        """Have a lock that nobody holds."""
         self._lock = threading.Lock()
 
     def next(self, now: datetime) -> str:
@@ -108,3 +114,13 @@ def stamps_of(clock: Clock) -> Stamps:
             return _shared.setdefault(clock, Stamps())
         except TypeError:  # a clock of somebody's own that cannot be a key
             return Stamps()
+
+
+def _renew() -> None:
+    global _shared_lock
+    _shared_lock = threading.Lock()
+    for stamps in _shared.values():
+        stamps.renew()
+
+
+in_forked_child(_renew)

@@ -534,6 +534,54 @@ def test_interrupts_leave_all_of_a_commit_or_nothing_and_the_session_usable(
     assert_whole(direct, size)
 
 
+def test_a_forked_child_is_not_kept_waiting_by_locks_that_the_parents_threads_had(uri):
+    """As in a server that forks its workers while a thread of the parent commits."""
+    program = """
+    import threading
+    from contextlib import ExitStack
+    from ontologia import clock
+    from ontologia.store.sqlite import watch as file_watch
+
+    session = Session(sys.argv[1])
+    session.commit()
+    locks = [clock._shared_lock, file_watch._watches_lock]
+    locks += [stamps._lock for stamps in clock._shared.values()]
+    if sys.argv[1].startswith("postgres"):
+        from ontologia.store.postgres import clock as server_clock, watch as server_watch
+        locks += [server_clock._clocks_lock, server_watch._channels_lock]
+        locks += [each._lock for each in server_clock._clocks.values()]
+
+    held = threading.Event()
+
+    def hold():
+        with ExitStack() as stack:
+            for lock in locks:
+                stack.enter_context(lock)
+            held.set()
+            threading.Event().wait()
+
+    threading.Thread(target=hold, daemon=True).start()
+    held.wait()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)  # seconds; only a hang takes that long
+        with Session(sys.argv[1]) as own:
+            own.ensure(Customer(id="c1", name="Ada"))
+            watch = own._store.watch()
+            own.commit()
+            watch.close()
+        os._exit(7)
+    _, status = os.waitpid(child, 0)
+    report([len(locks), os.waitstatus_to_exitcode(status)])
+    os._exit(0)
+    """
+
+    locks, code = run(program, uri)
+
+    assert locks >= 3
+    assert code == 7  # and not killed by the alarm
+
+
 def test_a_session_in_a_forked_child_says_so_and_leaves_the_parent_alone(uri):
     program = """
     session = Session(sys.argv[1])

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ontologia.errors import InvalidValueError
+from ontologia.forking import in_forked_child
 
 
 class Metadata(BaseModel, frozen=True):
@@ -99,5 +100,4 @@ class _Names:
 
 _names = _Names()
 new_id = _names.new
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_names.renew)
+in_forked_child(_names.renew)

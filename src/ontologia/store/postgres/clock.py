@@ -15,6 +15,7 @@ from typing import Any
 import psycopg
 
 from ontologia.clock import SYSTEM_CLOCK, Clock, SystemClock
+from ontologia.forking import in_forked_child
 from ontologia.store.postgres.place import Place
 
 log = logging.getLogger(__name__)
@@ -33,6 +34,16 @@ def clock_of(place: Place) -> ServerClock:
         return _clocks.setdefault(place.conninfo, ServerClock(place.shown))
 
 
+def _renew() -> None:
+    global _clocks_lock
+    _clocks_lock = threading.Lock()
+    for clock in _clocks.values():
+        clock.renew()
+
+
+in_forked_child(_renew)
+
+
 class ServerClock(SystemClock):
     """The time of one server. Until it is measured, that of this machine.
 
@@ -48,9 +59,13 @@ class ServerClock(SystemClock):
         self._asked: tuple[float, float] | None = None  # when: monotonic, and by the wall
         self._limit = float("inf")
         self._reported = 0.0
-        self._lock = threading.Lock()
         self.skew = 0.0
         """Seconds by which the server is ahead of this machine."""
+        self.renew()
+
+    def renew(self) -> None:
+        """Have a lock that nobody holds."""
+        self._lock = threading.Lock()
 
     def now(self) -> datetime:
         return datetime.fromtimestamp(self._monotonic() + self._offset, UTC)

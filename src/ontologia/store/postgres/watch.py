@@ -14,7 +14,6 @@ pooler one that did not arrive is a loss like any other, and tried again.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 import uuid
@@ -23,6 +22,7 @@ from contextlib import suppress
 
 import psycopg
 
+from ontologia.forking import in_forked_child
 from ontologia.store.postgres.place import Place
 from ontologia.store.postgres.wire import Last
 from ontologia.store.waker import Waker, readable
@@ -36,15 +36,24 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 _POLL_FIRST, _POLL_LAST = 0.02, 1.0
 _LOOK = 0.5  # seconds between two looks of a thread whether it should end
 
-_channels: dict[tuple[int, str, str], Channel] = {}
+_channels: dict[tuple[str, str], Channel] = {}
 _channels_lock = threading.Lock()
 
 
 def channel_of(place: Place, *, pooled: bool) -> Channel:
     """The channel of a schema; all stores of this process share it."""
     with _channels_lock:
-        key = (os.getpid(), place.conninfo, place.schema)  # threads do not survive fork()
+        key = (place.conninfo, place.schema)
         return _channels.setdefault(key, Channel(place, pooled=pooled))
+
+
+def _renew() -> None:
+    global _channels_lock
+    _channels_lock = threading.Lock()
+    _channels.clear()  # their threads are the parent's
+
+
+in_forked_child(_renew)
 
 
 class Channel:

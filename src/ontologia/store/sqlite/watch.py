@@ -18,6 +18,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import suppress
 
+from ontologia.forking import in_forked_child
 from ontologia.store.sqlite.database import ChangeCounter
 from ontologia.store.waker import Waker, readable
 
@@ -28,6 +29,15 @@ _POLL_FIRST, _POLL_LAST = 0.001, 0.02
 
 _watches: dict[str, weakref.WeakSet[Watch]] = {}
 _watches_lock = threading.Lock()
+
+
+def _renew() -> None:
+    global _watches_lock
+    _watches_lock = threading.Lock()
+    _watches.clear()  # those who wait are the parent's
+
+
+in_forked_child(_renew)
 
 
 def wake_all(path: str) -> None:
