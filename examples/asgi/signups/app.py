@@ -80,6 +80,7 @@ class Application:
         session = self._opened()
         with session.unit() as unit:  # what other requests queue is not in its commit
             unit.ensure(user)
+            # By the key, a user is announced once, however often the address changes.
             commit = unit.commit(event=UserSignedUp(user_id=user.id), dedup_key=user.id)
         return 200, {"id": user.id, "commit": commit}
 
