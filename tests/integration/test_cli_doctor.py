@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from typer.testing import CliRunner
 
-from ontologia import Entity, Event, Field, Relation, Session, on_event
+from ontologia import Discard, Entity, Event, Field, Relation, Session, on_event
 from ontologia.cli.main import app
 from ontologia.clock import to_text
 from ontologia.store.doctor import CHECKS, examine
@@ -245,6 +246,11 @@ ATTEMPT = (
     "INSERT INTO attempts(event_id, handler_id, attempt, ended_at, outcome) "
     f"VALUES ('gone', 'answer', 1, {OLD}, 'failed')"
 )
+LETTER = (
+    "INSERT INTO dead_letters(event_id, handler_id, namespace, failed_at, attempts, last_error, "
+    "event_type, event_payload, root_event_id, chain_depth) SELECT id, 'answer', namespace, "
+    f"{OLD}, 1, 'x', type, payload, id, 0 FROM events"
+)
 FINDINGS = [
     (("error", "commit_gaps", "after commit 1", 1), ["DELETE FROM commits WHERE id = 2"]),
     (("error", "orphans", "entity_history Customer", 1),
@@ -268,6 +274,7 @@ FINDINGS = [
     (("info", "dead_sessions", "shop", 1),
      [f"INSERT INTO sessions VALUES ('s', 'shop', {OLD}, {OLD}, '{{}}')"]),
     (("warning", "unconsumed", "default doctor.called", 1), ["DELETE FROM subscriptions"]),
+    (("warning", "dead_letters", "default answer", 1), [LETTER]),
     (("warning", "unseen_consumers", "default answer", 0),
      [f"UPDATE consumers SET last_seen_at = {OLD}"]),
     (("error", "without_consumer", "subscriptions", 1), ["UPDATE subscriptions SET consumer_id = 77"]),
@@ -371,10 +378,61 @@ def test_dead_rows_and_long_transactions_are_asked_for(backend, store, found, sq
     assert checks == {check.name for check in OWN}
 
 
-def test_announcements_of_dead_letters_that_nobody_hears_are_no_warning(store, found, sql):
+def test_announcements_of_dead_letters_are_collected_and_no_finding(store, found, sql):
     sql("UPDATE events SET type = 'event.dead_letter'", "DELETE FROM subscriptions")
 
-    assert ("info", "unconsumed", "default event.dead_letter", 1) in found()
+    assert "unconsumed" not in {check for _, check, _, _ in found()}
+
+
+class DoctorIgnored(Event):
+    number: Field[int]
+
+
+@on_event(DoctorCalled, name="decline")
+def decline(ctx):
+    raise Discard("not today")
+
+
+@pytest.mark.req("NEW-045")
+def test_dead_letters_are_told_by_namespace_and_handler_and_are_no_error(store, run):
+    for namespace, count in (("my shop", 2), ("yours", 1)):
+        with Session(store, namespace=namespace) as session:
+            for number in range(count):
+                session.commit(event=DoctorCalled(number=number))
+            session.run([decline], max_iterations=1)
+
+    done = run("doctor")
+
+    what = "dead letters: events that a handler could not process"
+    remedy = (
+        "        ontologia events dead-letters --namespace {} says why; events retry gives them "
+        "back, events dismiss takes them off the list."
+    )
+    assert done.exit_code == 0
+    assert done.stdout.splitlines() == [
+        f"warning {what} (my shop decline: 2)",
+        remedy.format("'my shop'"),
+        f"warning {what} (yours decline)",
+        remedy.format("yours"),
+        "2 warnings.",
+    ]
+
+
+def test_the_remedy_for_events_that_nobody_consumes_deletes_those_alone(store, run, sql):
+    with Session(store, namespace="my shop") as session:
+        session.commit(event=DoctorIgnored(number=1))
+        session.commit(event=DoctorCalled(number=2))
+        sql(f"UPDATE events SET created_at = {OLD} WHERE namespace = 'my shop'")
+        session.event_store.consumers.register("my shop", "answer", [DoctorCalled.__event_type__])
+    found = [json.loads(line) for line in run("doctor", "--json").stdout.splitlines()]
+    [remedy] = [row["remedy"] for row in found if row["check"] == "unconsumed"]
+
+    _, command = remedy.split(": ontologia ")
+    done = run(*shlex.split(command))
+
+    assert done.exit_code == 0, done.output
+    left = sql("SELECT type FROM events WHERE namespace = 'my shop'")
+    assert left == [[DoctorCalled.__event_type__]]
 
 
 def test_sessions_of_late_are_kept_by_a_repair(store, run, sql):

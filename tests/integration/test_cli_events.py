@@ -105,6 +105,20 @@ def test_events_are_shown_with_what_became_of_them(run, event_store, clock):
     assert [row["id"] for row in lines(run("show", "--json"))] == [lost[0], *shown]
 
 
+@pytest.mark.req("ONT-191")
+def test_events_of_one_type_are_shown(run, event_store):
+    first, second = post(event_store, 1, 2)
+    event_store.enqueue(ParcelLost(number=3, priority=300), POST)
+    [urgent] = post(event_store, 4, priority=200)
+
+    shown = lines(run("show", "--type", POSTED, "--json"))
+
+    assert [row["id"] for row in shown] == [urgent, first, second]
+    assert len(lines(run("show", "--type", POSTED, "--limit", "2", "--json"))) == 2
+    assert lines(run("show", "--type", "nobody", "--json")) == []
+    assert run("show", "--type", "").exit_code == 1
+
+
 @pytest.mark.req("ONT-192")
 def test_events_that_sessions_have_are_claimed(run, event_store, clock):
     clock.advance(seconds=7_200)
@@ -244,6 +258,91 @@ def test_events_of_all_priorities_are_counted_together(run, event_store, clock):
     [counted] = lines(run("stats", "--json", "--window", "4m"))
 
     assert (counted["came_per_minute"], counted["done_per_minute"]) == (1.0, 1.0)
+
+
+def test_what_nobody_consumes_waits_after_it_was_handed_out(run, event_store, clock):
+    for number in (1, 2):
+        event_store.enqueue(ParcelLost(number=number), POST)
+    event_store.enqueue(ParcelLost(number=3), OTHER)
+    first = to_text(clock.now())
+    post(event_store, 4)
+    assert len(claim(event_store)) == 1  # which hands out all that came
+
+    lost, posted = lines(run("stats", "--json", "--window", "1m"))
+
+    assert (lost["type"], lost["handler"], lost["waiting"]) == (LOST, None, 2)
+    assert lost["oldest_waiting"] <= first
+    assert (posted["handler"], posted["waiting"]) == ("ship", 1)
+    assert [row["handler"] for row in event_store.activity.waiting(POST)] == ["ship"]
+
+
+def test_what_a_consumer_of_all_types_has_finished_does_not_wait(run, event_store, clock):
+    bus = event_store.consumers.register(POST, "bus", ["*"])
+    event_store.enqueue(ParcelLost(number=1), POST)
+    [found] = event_store.claims.claim(
+        bus, ["*"], session_id="s1", limit=9, lease_ms=1_000, policy=event_store.policy
+    )
+    event_store.ack("bus", found.event.id)
+
+    [row] = lines(run("stats", "--json", "--window", "1m"))
+
+    assert (row["type"], row["handler"], row["waiting"]) == ("*", "bus", 0)
+
+
+def test_an_event_waits_once_for_a_consumer_of_its_type_and_of_all(run, event_store):
+    event_store.consumers.register(POST, "bus", ["*", POSTED])
+    post(event_store, 1)
+
+    [counted] = lines(run("consumers", "--json"))
+
+    assert counted["waiting"] == 1
+
+
+READERS = ("show", "dead-letters", "consumers", "stats")
+
+
+@pytest.mark.parametrize("command", READERS)
+def test_an_empty_namespace_names_others_that_have_events(run, event_store, command):
+    for name in ("f", "e", "d", "c", "b"):
+        post(event_store, 1, namespace=name)
+
+    few = run(command, namespace="typo")
+    post(event_store, 1, namespace="a\x1b[2J")
+    many = run(command, namespace="typo")
+
+    assert few.stderr == "nothing in namespace 'typo'; there are events in: b, c, d, e, f\n"
+    assert many.stderr.endswith("there are events in: a\\x1b[2J, b, c, d, e, …\n")
+    assert (few.exit_code, len(table(few))) == (0, 1)
+    assert run(command, "--json", namespace="typo").output == ""
+
+
+@pytest.mark.parametrize("command", READERS)
+def test_a_namespace_that_is_in_use_is_taken_for_the_one_that_is_meant(run, event_store, command):
+    post(event_store, 1, namespace=OTHER)
+    assert run(command).stderr != ""
+
+    event_store.consumers.register(POST, "ship", [POSTED])
+
+    assert run(command).stderr == ""
+
+
+def test_a_namespace_in_a_store_without_events_is_not_compared(run, event_store):
+    assert [run(command).stderr for command in READERS] == [""] * 4
+
+
+def test_conditions_that_no_dead_letter_fits_are_not_taken_for_an_empty_list(
+    uri, run, event_store, clock
+):
+    [dead] = post(event_store, 1)
+    bury(event_store, dead, clock)
+
+    piped = run("dead-letters", "--handler", "shp")
+    _, shown = at_a_terminal(
+        *("--datastore-uri", uri, "--namespace", POST, "events", "dead-letters", "--type", LOST)
+    )
+
+    assert piped.stderr == f"there is no consumer shp in namespace {POST!r}; did you mean ship?\n"
+    assert shown == f"There are no such dead letters in namespace {POST!r}.\r\n"
 
 
 @pytest.mark.req("NEW-027")

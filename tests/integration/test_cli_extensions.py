@@ -234,7 +234,7 @@ def test_a_broken_extension_is_told_of_and_the_others_run(store, folder):
         code, rest = host.stop()
 
     assert "importing main raised ZeroDivisionError: division by zero (main.py, line 1)" in told
-    assert (code, rest.splitlines()[-1]) == (0, "stopped: 2 extensions")
+    assert (code, rest.splitlines()[-1]) == (0, "stopped: 1 extension")
 
 
 def test_a_folder_of_which_nothing_can_run_is_an_error_and_events_wait(store, folder):

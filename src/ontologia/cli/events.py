@@ -10,6 +10,7 @@ import typer
 
 from ontologia.cli import letters, operations, tail
 from ontologia.cli.call import Call, Commands
+from ontologia.cli.misnamed import tell_of_other_namespaces
 from ontologia.cli.output import age, instant, show_json, show_rows
 from ontologia.cli.spans import span
 
@@ -68,7 +69,7 @@ def _session(row: dict[str, Any], now: datetime) -> dict[str, Any]:
 
 
 @app.command("show")
-def show(call: Call, limit: Limit = 100) -> None:
+def show(call: Call, type: letters.Type = None, limit: Limit = 100) -> None:
     """List events, the most urgent first, with what became of them.
 
     Status is pending, claimed, acked or dead_lettered, and Handler whoever decided it; an event that
@@ -76,15 +77,22 @@ def show(call: Call, limit: Limit = 100) -> None:
 
     Example: ontologia events show --namespace orders --limit 10
     """
+    from ontologia.store.events import checks
+
+    if type is not None:
+        checks.name("an event's type", type)
+    of_type = "" if type is None else f" of type {type}"
     with call.reading() as session:
-        rows = session.event_store.listings.each_event(session.namespace, limit)
-        show_rows(
+        rows = session.event_store.listings.each_event(session.namespace, limit, event_type=type)
+        shown = show_rows(
             call,
             ("Event ID", "Type", "Created At", "Priority", "Status", "Handler"),
             rows if call.json else map(_event, rows),
             names=("id", "type", "created_at", "priority", "status", "handler"),
-            nothing=f"There are no events in namespace {session.namespace!r}.",
+            nothing=f"There are no events{of_type} in namespace {session.namespace!r}.",
         )
+        if not shown:
+            tell_of_other_namespaces(call, session)
 
 
 def _event(row: dict[str, Any]) -> dict[str, Any]:
@@ -120,7 +128,7 @@ def consumers(call: Call) -> None:
     with call.reading() as session:
         now = session._clock.now()
         rows = [_consumer(row, now, call) for row in _consumers(session)]
-        show_rows(
+        shown = show_rows(
             call,
             ("Name", "Types", "Waiting", "Oldest", "Claimed", "Backoff", "Last Seen", "Paused"),
             rows,
@@ -130,6 +138,8 @@ def consumers(call: Call) -> None:
             ),
             nothing=f"There are no consumers in namespace {session.namespace!r}.",
         )
+        if not shown:
+            tell_of_other_namespaces(call, session)
 
 
 def _consumers(session: Session) -> Iterator[dict[str, Any]]:
@@ -165,9 +175,10 @@ def stats(
 ) -> None:
     """Count what waits, since when, and what came, was done and failed lately, by type and handler.
 
-    Came and Done are per minute; Done is of the events that came within the window. Costs what waits
-    or is claimed, the events of the window, and the failed attempts of retained events; finished
-    events from before cost nothing.
+    Came and Done are per minute; Done is of the events that came within the window. Of a
+    type that nobody is subscribed to, all retained events wait. Costs what waits or is claimed, the
+    events of the window, and the failed attempts of retained events; finished events from before
+    cost nothing.
 
     Example: ontologia events stats --namespace orders --window 1h
     """
@@ -177,7 +188,7 @@ def stats(
     with call.reading() as session:
         rows = session.event_store.activity.stats(session.namespace, length)
         now = session._clock.now()
-        show_rows(
+        shown = show_rows(
             call,
             (
                 *("Type", "Handler", "Waiting", "Oldest", "Claimed", "Backoff"),
@@ -190,6 +201,8 @@ def stats(
             ),
             nothing=f"There are no events and no consumers in namespace {session.namespace!r}.",
         )
+        if not shown:
+            tell_of_other_namespaces(call, session)
 
 
 def _figures(rows: Iterable[dict[str, Any]], now: datetime) -> Iterator[dict[str, Any]]:

@@ -133,7 +133,8 @@ def run(
     if call.json:
         show_json({"extensions": health})
     else:
-        say(f"stopped: {counted(len(health), 'extension')}")
+        ran = sum(each["state"] == "running" for each in health.values())
+        say(f"stopped: {counted(ran, 'extension')}")
     if not all_ended:
         leave()
 

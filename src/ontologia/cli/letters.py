@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ontologia.cli.call import Call
+from ontologia.cli.misnamed import tell_of_other_namespaces, tell_of_unknown_handler
 from ontologia.cli.operator import Reason, operating
 from ontologia.cli.output import counted, say, show_json, show_rows
 from ontologia.cli.spans import span
@@ -54,13 +55,17 @@ def dead_letters(
     with call.reading() as session:
         which = _selection(session, None, handler, type, error, older_than, newer_than)
         found = session.event_store.operations.dead_letters(session.namespace, which, 500)
-        show_rows(
+        such = "such " if any(which) else ""
+        shown = show_rows(
             call,
             _COLUMNS,
             (_row(letter) for letters in found for letter in letters),
             names=_NAMES,
-            nothing=f"There are no dead letters in namespace {session.namespace!r}.",
+            nothing=f"There are no {such}dead letters in namespace {session.namespace!r}.",
         )
+        if not shown:
+            tell_of_other_namespaces(call, session)
+            tell_of_unknown_handler(call, session, handler)
 
 
 def retry(
@@ -87,11 +92,13 @@ def retry(
     with operating(call, reason, reading=dry_run) as (session, by):
         which = _selection(session, *chosen)
         if dry_run:
-            _show_retry(call, by, which, session.namespace)
+            _show_retry(call, by, which, session)
             return
         done = by.retry(which)
         if event_id is not None and not done.retried:
-            raise _not_retried(event_id, session.namespace, done.left)
+            raise _not_retried(which, session.namespace, done.left)
+        if not any(done):
+            tell_of_unknown_handler(call, session, handler)
     if call.json:
         show_json(done._asdict())
         return
@@ -126,11 +133,13 @@ def dismiss(
     with operating(call, reason, reading=dry_run) as (session, by):
         which = _selection(session, *chosen)
         if dry_run:
-            _show_dismiss(call, by, which, session.namespace)
+            _show_dismiss(call, by, which, session)
             return
         dismissed = by.dismiss(which)
         if event_id is not None and not dismissed:
-            raise _no_letter(event_id, session.namespace)
+            raise _no_letter(which, session.namespace)
+        if not dismissed:
+            tell_of_unknown_handler(call, session, handler)
     if call.json:
         show_json({"dismissed": dismissed})
     else:
@@ -148,7 +157,7 @@ def _check_chosen(chosen: tuple[str | None, ...], *, all: bool) -> None:
 _WHY_LEFT = "the event is not retained any more, or nobody of that name is subscribed to it"
 
 
-def _show_retry(call: Call, by: Operator, which: Selection, namespace: str) -> None:
+def _show_retry(call: Call, by: Operator, which: Selection, session: Session) -> None:
     counts = {True: 0, False: 0}
 
     def rows() -> Generator[dict[str, Any]]:
@@ -156,19 +165,18 @@ def _show_retry(call: Call, by: Operator, which: Selection, namespace: str) -> N
             counts[possible] += 1
             yield _row(letter) | {"retriable": possible}
 
-    show_rows(
-        call,
-        (*_COLUMNS, "Retriable"),
-        rows(),
-        names=(*_NAMES, "retriable"),
+    if not show_rows(call, (*_COLUMNS, "Retriable"), rows(), names=(*_NAMES, "retriable")):
+        tell_of_unknown_handler(call, session, which.handler)
+    typer.echo(
+        f"Would retry {_letters(counts[True])} of namespace {session.namespace!r}; "
+        f"nothing was changed",
+        err=True,
     )
-    text = f"Would retry {_letters(counts[True])} of namespace {namespace!r}; nothing was changed"
-    typer.echo(text, err=True)
     if counts[False]:
         typer.echo(f"{_letters(counts[False])} would be left: {_WHY_LEFT}", err=True)
 
 
-def _show_dismiss(call: Call, by: Operator, which: Selection, namespace: str) -> None:
+def _show_dismiss(call: Call, by: Operator, which: Selection, session: Session) -> None:
     count = 0
 
     def rows() -> Generator[dict[str, Any]]:
@@ -177,27 +185,32 @@ def _show_dismiss(call: Call, by: Operator, which: Selection, namespace: str) ->
             count += 1
             yield _row(letter)
 
-    show_rows(call, _COLUMNS, rows(), names=_NAMES)
-    text = f"Would dismiss {_letters(count)} of namespace {namespace!r}; nothing was changed"
-    typer.echo(text, err=True)
+    if not show_rows(call, _COLUMNS, rows(), names=_NAMES):
+        tell_of_unknown_handler(call, session, which.handler)
+    typer.echo(
+        f"Would dismiss {_letters(count)} of namespace {session.namespace!r}; nothing was changed",
+        err=True,
+    )
 
 
-def _not_retried(event_id: str, namespace: str, left: int) -> Exception:
+def _not_retried(which: Selection, namespace: str, left: int) -> Exception:
     from ontologia.errors import NotFoundError
 
     if left:
         return NotFoundError(
-            f"event {event_id} was not retried: {_WHY_LEFT}",
+            f"event {which.event_id} was not retried: {_WHY_LEFT}",
             hint="Its payload is kept with the dead letter; ontologia emit announces it anew.",
         )
-    return _no_letter(event_id, namespace)
+    return _no_letter(which, namespace)
 
 
-def _no_letter(event_id: str, namespace: str) -> Exception:
+def _no_letter(which: Selection, namespace: str) -> Exception:
     from ontologia.errors import NotFoundError
 
+    conditions = sum(value is not None for value in which)
+    fits = " that fits" if conditions > 1 else ""
     return NotFoundError(
-        f"there is no dead letter of event {event_id} in namespace {namespace!r} that is meant; "
+        f"there is no dead letter of event {which.event_id} in namespace {namespace!r}{fits}; "
         f"nothing was changed"
     )
 

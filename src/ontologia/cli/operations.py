@@ -76,6 +76,9 @@ def cleanup(
     before: Annotated[
         str, typer.Option("--before", metavar="AGE", help="Delete what is older: 45s, 12h, 7d.")
     ],
+    type: Annotated[
+        str | None, typer.Option("--type", metavar="TYPE", help="Only events of this type.")
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Count what is older, and change nothing.")
     ] = False,
@@ -89,29 +92,38 @@ def cleanup(
     """
     length = span(before)
     if dry_run:
-        _show_old(call, length)
+        _show_old(call, length, type)
         return
     with operating(call, reason) as (session, by):
-        deleted = by.cleanup(length)
+        deleted = by.cleanup(length, event_type=type)
     if call.json:
         show_json({"deleted": deleted})
         return
     say(
-        f"Deleted {counted(deleted, 'event')} older than {in_words(length)} "
+        f"Deleted {_events(deleted, type)} older than {in_words(length)} "
         f"for namespace {session.namespace!r}"
     )
 
 
-def _show_old(call: Call, length: timedelta) -> None:
+def _show_old(call: Call, length: timedelta, type: str | None) -> None:
+    from ontologia.store.events import checks
+
+    if type is not None:
+        checks.name("an event's type", type)
     with call.reading() as session:
-        counts = session.event_store.retention.count_old(session.namespace, length)
+        retention = session.event_store.retention
+        counts = retention.count_old(session.namespace, length, event_type=type)
     rows = [{"type": event_type, "events": count} for event_type, count in counts.items()]
     show_rows(call, ("Type", "Events"), rows, names=("type", "events"))
     typer.echo(
-        f"Would delete {counted(sum(counts.values()), 'event')} older than {in_words(length)} of "
+        f"Would delete {_events(sum(counts.values()), type)} older than {in_words(length)} of "
         f"namespace {session.namespace!r}, except those being worked on; nothing was changed",
         err=True,
     )
+
+
+def _events(count: int, type: str | None) -> str:
+    return counted(count, "event") + ("" if type is None else f" of type {type}")
 
 
 def pause(call: Call, handler: Name, reason: Reason = None) -> None:

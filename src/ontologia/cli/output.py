@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from itertools import chain, islice
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 import typer
@@ -56,26 +56,34 @@ def show_rows(
     *,
     names: Sequence[str],
     nothing: str = "",
-) -> None:
-    """Rows as a table with these columns; in JSON every row as it is.
+) -> bool:
+    """Rows as a table with these columns; in JSON every row as it is. Whether there were any.
 
     `names` are the keys of a row under each column. `nothing` is said on a terminal if there are none.
     """
+    shown = False
     if call.json:
         for row in rows:
+            shown = True
             show_json(row)
-        return
+        return shown
     cells = ([cell(row.get(name)) for name in names] for row in rows)
     if not sys.stdout.isatty():
-        for line in chain([columns], cells):
-            sys.stdout.write("\t".join(_one_line(text) for text in line) + "\n")
-        return
-    shown = False
+        _write_line(columns)
+        for line in cells:
+            shown = True
+            _write_line(line)
+        return shown
     while page := list(islice(cells, _PAGE)):
         shown = True
         _show_page(columns, page)
     if not shown and nothing:
         say(nothing)
+    return shown
+
+
+def _write_line(cells: Sequence[str]) -> None:
+    sys.stdout.write("\t".join(map(_one_line, cells)) + "\n")
 
 
 def _show_page(columns: Sequence[str], page: Sequence[Sequence[str]]) -> None:

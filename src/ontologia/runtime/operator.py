@@ -165,13 +165,20 @@ class Operator:
         return new_id
 
     def cleanup(
-        self, before: datetime | timedelta, progress: Callable[[int], None] = lambda _: None
+        self,
+        before: datetime | timedelta,
+        progress: Callable[[int], None] = lambda _: None,
+        *,
+        event_type: str | None = None,
     ) -> int:
         """Delete events from before a time, finished or not, unless leased; how many.
 
-        It goes in portions, so that nobody waits for all of it. The record is written at the end,
+        All of them, or those of one type. It goes in portions, so that nobody waits for all of it. The record is written at the end,
         or when it is broken off, with the number of those deleted by then.
         """
+        told = {"before": _text(before)}
+        if event_type is not None:
+            told["type"] = checks.name("an event's type", event_type)
         deleted = 0
 
         def count(portion: int) -> None:
@@ -180,20 +187,19 @@ class Operator:
             progress(portion)
 
         try:
-            self._events.retention.cleanup(self._namespace, before, count)
+            self._events.retention.cleanup(self._namespace, before, count, event_type=event_type)
         except BaseException as error:
             with suppress(OntologiaError):
-                self._record_cleanup(before, deleted)
+                self._record_cleanup(told, deleted)
             if deleted:
                 error.add_note(f"{deleted:,} events were deleted before that")
             raise
-        self._record_cleanup(before, deleted)
+        self._record_cleanup(told, deleted)
         return deleted
 
-    def _record_cleanup(self, before: datetime | timedelta, deleted: int) -> None:
+    def _record_cleanup(self, told: dict[str, str], deleted: int) -> None:
         if deleted:
             with self._store.write() as transaction:
-                told = {"before": _text(before)}
                 self._record(transaction, "cleanup", told, {"deleted": deleted})
 
     # -- consumers ----------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from ontologia.clock import Clock, to_text
@@ -63,8 +64,15 @@ CHECKS = (
         "unconsumed",
         Severity.warning,
         "events that nobody consumes; they are never collected",
-        "Run a handler for them. ontologia events cleanup --before 30d deletes them, with all else "
-        "in the namespace that is as old; --dry-run counts it.",
+        "Run a handler for them, or delete the old ones: "
+        "ontologia events cleanup --namespace {} --type {} --before 30d",
+    ),
+    Check(
+        "dead_letters",
+        Severity.warning,
+        "dead letters: events that a handler could not process",
+        "ontologia events dead-letters --namespace {} says why; events retry gives them back, "
+        "events dismiss takes them off the list.",
     ),
     Check(
         "unseen_consumers",
@@ -90,11 +98,12 @@ def examine(
     backend: Any = _backend(store)
     database: Any = store._database  # type: ignore[attr-defined]  # pyright: ignore
     sql = backend.sql_of(store)
-    times = _times(clock, config)
+    facts = _facts(clock, config)
     for check in (*CHECKS, *backend.OWN):
         progress(check.what)
-        for where, count in database.all(sql[check.name], times):
-            yield _finding(check, where, int(count))
+        for where, count, *names in database.all(sql[check.name], facts):
+            remedy = check.remedy.format(*map(quote, names))
+            yield Finding(check.severity, check.name, check.what, where, int(count), remedy)
     yield from _broken_rules(store.events, database, progress)
     progress("the database itself")
     yield from backend.surroundings(store)
@@ -112,7 +121,7 @@ def repair(
     """
     backend: Any = _backend(store)
     sql = backend.sql_of(store)
-    times = _times(clock, config)
+    facts = _facts(clock, config)
     mended: dict[str, int] = {}
     with store.write() as transaction:
         tx = transaction.tx
@@ -128,7 +137,7 @@ def repair(
             tx.run(sql["rebuild_latest"])
         mended |= wrong
         for step in MENDING:
-            mended[step] = tx.run(sql[f"mend_{step}"], times)
+            mended[step] = tx.run(sql[f"mend_{step}"], facts)
         mended = {name: count for name, count in mended.items() if count}
         if not mended:
             return {}, None
@@ -147,20 +156,15 @@ def _backend(store: Store) -> Any:
     return sqlite
 
 
-def _times(clock: Clock, config: OntologiaConfig) -> dict[str, str]:
+def _facts(clock: Clock, config: OntologiaConfig) -> dict[str, str]:
+    """What the statements may ask for: times, and the type that needs no consumer to be collected."""
     now = clock.now()
     return {
         "now": to_text(now),
         "silent_since": to_text(now - timedelta(milliseconds=config.session_ttl_ms)),
         "long_ago": to_text(now - timedelta(milliseconds=config.event_retention_ms)),
+        "collected": EventDeadLetter.__event_type__,
     }
-
-
-def _finding(check: Check, where: str, count: int) -> Finding:
-    severity = check.severity
-    if check.name == "unconsumed" and where.endswith(f" {EventDeadLetter.__event_type__}"):
-        severity = Severity.info  # announced with every burial, whether anybody cares or not
-    return Finding(severity, check.name, check.what, where, count, check.remedy)
 
 
 def _broken_rules(events: Any, database: Any, progress: Callable[[str], None]) -> Iterator[Finding]:

@@ -22,6 +22,7 @@ class Check(NamedTuple):
     severity: Severity
     what: str
     remedy: str
+    """With `{}` for each name that the answer has after where and how many."""
 
 
 @dataclass(frozen=True)

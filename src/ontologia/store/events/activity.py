@@ -32,11 +32,13 @@ class Activity:
 
         `type handler paused waiting oldest_waiting claimed backoff failures dead_letters
         came_per_minute done_per_minute`. `waiting` can be claimed now, `oldest_waiting` says since
-        when the oldest of it is there. Failures, dead letters and rates are those within `window`;
-        `done_per_minute` is of the events that came within it.
+        when the oldest of it is there; of a type that nobody is subscribed to, all retained events
+        wait. Failures, dead letters and rates are those within `window`; `done_per_minute` is of
+        the events that came within it.
 
-        Costs what waits or is claimed, the events that came within the window, and the failed
-        attempts of all retained events; finished events from before cost nothing.
+        Costs what waits or is claimed, the retained events of types that nobody is subscribed to,
+        the events that came within the window, and the failed attempts of all retained events;
+        finished events from before cost nothing.
         """
         if window <= timedelta(0):
             raise InvalidValueError(f"a window is longer than nothing, got {window}")
@@ -48,11 +50,12 @@ class Activity:
         with self._database.read() as tx:
             counted = _Counted(window.total_seconds() / 60)
             self._count_waiting(tx, counted, {"namespace": namespace}, to_text(now))
+            self._count_unconsumed(tx, counted, {"namespace": namespace})
             self._count_recent(tx, counted, {"namespace": namespace, "since": since})
         return counted.rows()
 
     def waiting(self, namespace: str) -> list[dict[str, Any]]:
-        """The same without what is past: costs what waits or is claimed."""
+        """The same for consumers alone, without what is past: costs what waits or is claimed."""
         with self._database.read() as tx:
             counted = _Counted(1)
             now = to_text(self._clock.now())
@@ -71,6 +74,17 @@ class Activity:
             counted.of(event_type, name)["claimed"] += leased
             counted.of(event_type, name)["backoff"] += backoff
             counted.add_waiting(event_type, name, due, oldest)
+
+    def _count_unconsumed(self, tx: Tx, counted: _Counted, place: dict[str, str]) -> None:
+        """What waits for a consumer to come, by types: those that are handed out are no less."""
+        subscribed = {row[0] for row in tx.all(self._sql["pairs"], place)}
+        if "*" in subscribed:
+            return
+        for (event_type,) in tx.all(self._sql["event_types"], place):
+            if event_type not in subscribed:
+                asked = {**place, "type": event_type}
+                for count, oldest in tx.all(self._sql["events_of_type"], asked):
+                    counted.add_waiting(event_type, None, count, oldest)
 
     def _count_recent(self, tx: Tx, counted: _Counted, span: dict[str, str]) -> None:
         for column, statement in (("failures", "failures_since"), ("dead_letters", "deaths_since")):

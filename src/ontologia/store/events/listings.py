@@ -44,6 +44,16 @@ class Listings:
         names = ("namespace", "sessions", "pending", "dead_letters")
         return [dict(zip(names, row, strict=True)) for row in rows]
 
+    def elsewhere(self, namespace: str, most: int) -> list[str]:
+        """Namespaces with events, by name, if this one has nothing: it may not be the one meant.
+
+        Costs a seek for each.
+        """
+        with self._database.read() as tx:
+            if tx.all(self._sql["has_anything"], {"namespace": namespace}):
+                return []
+            return [row[0] for row in tx.all(self._sql["busy_namespaces"], {"most": most})]
+
     def sessions(self, namespace: str) -> list[dict[str, Any]]:
         """The sessions of a namespace, the newest first."""
         now = self._clock.now()
@@ -72,19 +82,24 @@ class Listings:
         with self._database.read() as tx:
             return list(self._each(tx.all, namespace, limit))
 
-    def each_event(self, namespace: str, limit: int) -> Iterator[dict[str, Any]]:
-        """The same, read on the way, with few of them in memory."""
-        return self._each(self._database.all, namespace, limit)
+    def each_event(
+        self, namespace: str, limit: int, *, event_type: str | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """The same, or those of one type, read on the way, with few of them in memory."""
+        types = None if event_type is None else [event_type]
+        return self._each(self._database.all, namespace, limit, types)
 
-    def _each(self, ask: Ask, namespace: str, limit: int) -> Iterator[dict[str, Any]]:
+    def _each(
+        self, ask: Ask, namespace: str, limit: int, types: list[str] | None = None
+    ) -> Iterator[dict[str, Any]]:
         """One read per type, priority and portion; nothing is sorted, but what is shown merged."""
         portion = min(limit, _PORTION)
+        if types is None:
+            types = [row[0] for row in ask(self._sql["event_types"], {"namespace": namespace})]
         streams = [
-            self._stream(ask, {"namespace": namespace, "type": event_type}, priority, portion)
-            for (event_type,) in ask(self._sql["event_types"], {"namespace": namespace})
-            for (priority,) in ask(
-                self._sql["priorities"], {"namespace": namespace, "type": event_type}
-            )
+            self._stream(ask, {"namespace": namespace, "type": each}, priority, portion)
+            for each in types
+            for (priority,) in ask(self._sql["priorities"], {"namespace": namespace, "type": each})
         ]
         rows = islice(heapq.merge(*streams, key=lambda row: (-row[3], row[2], row[0])), limit)
         while page := list(islice(rows, _PORTION)):

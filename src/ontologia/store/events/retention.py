@@ -102,28 +102,32 @@ class Retention:
         namespace: str,
         before: datetime | timedelta,
         progress: Callable[[int], None] = lambda _: None,
+        *,
+        event_type: str | None = None,
     ) -> int:
         """Delete events from before a time, finished or not, except those being worked on.
 
-        `progress` is told how many each portion was.
+        Of one type, if one is given. `progress` is told how many each portion was.
         """
         limit = self._limit(before)
         deleted = 0
-        for event_type in self._types(namespace):
-            for ids in self._old(namespace, event_type, limit):
+        for each in self._types(namespace) if event_type is None else [event_type]:
+            for ids in self._old(namespace, each, limit):
                 portion = self._delete(ids, "unleased", {})
                 progress(portion)
                 deleted += portion
         return deleted
 
-    def count_old(self, namespace: str, before: datetime | timedelta) -> dict[str, int]:
-        """How many events of each type are from before a time. Reads only."""
+    def count_old(
+        self, namespace: str, before: datetime | timedelta, *, event_type: str | None = None
+    ) -> dict[str, int]:
+        """How many events of each type, or of one, are from before a time. Reads only."""
         limit = self._limit(before)
         counts = {
-            event_type: sum(len(ids) for ids in self._old(namespace, event_type, limit))
-            for event_type in self._types(namespace)
+            each: sum(len(ids) for ids in self._old(namespace, each, limit))
+            for each in (self._types(namespace) if event_type is None else [event_type])
         }
-        return {event_type: count for event_type, count in counts.items() if count}
+        return {each: count for each, count in counts.items() if count}
 
     def _limit(self, before: datetime | timedelta) -> str:
         if isinstance(before, timedelta):

@@ -1,5 +1,5 @@
--- The questions of `store/doctor.py`: rows of where and how many, and none on a sound store. Then what
--- mends.
+-- The questions of `store/doctor.py`: rows of where and how many, then names for the
+-- remedy, and none on a sound store. Then what mends.
 
 -- name: damage
 -- Foreign keys that are not enforced, and indexes that a broken-off CREATE INDEX left.
@@ -132,10 +132,15 @@ SELECT namespace, COUNT(*) FROM ontologia.sessions
  GROUP BY namespace;
 
 -- name: unconsumed
-SELECT e.namespace || ' ' || e.type, COUNT(*) FROM ontologia.events e
- WHERE NOT EXISTS (SELECT 1 FROM ontologia.subscriptions s
+SELECT e.namespace || ' ' || e.type, COUNT(*), e.namespace, e.type FROM ontologia.events e
+ WHERE e.type <> %(collected)s
+   AND NOT EXISTS (SELECT 1 FROM ontologia.subscriptions s
                     WHERE s.namespace = e.namespace AND s.type IN (e.type, '*'))
  GROUP BY e.namespace, e.type;
+
+-- name: dead_letters
+SELECT namespace || ' ' || handler_id, COUNT(*), namespace FROM ontologia.dead_letters
+ GROUP BY namespace, handler_id ORDER BY namespace, handler_id;
 
 -- name: unseen_consumers
 -- Consumers that nobody has run for as long as events are kept, with what waits for them.

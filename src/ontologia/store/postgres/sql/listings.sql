@@ -13,6 +13,21 @@ SELECT namespace, SUM(sessions)::bigint, SUM(pending)::bigint, SUM(dead)::bigint
     SELECT namespace, 0, 0, COUNT(*) FROM ontologia.dead_letters GROUP BY namespace) counted
  GROUP BY namespace ORDER BY namespace;
 
+-- name: has_anything
+-- A row if a namespace has events, consumers or dead letters.
+SELECT 1 WHERE EXISTS (SELECT 1 FROM ontologia.events WHERE namespace = %(namespace)s)
+            OR EXISTS (SELECT 1 FROM ontologia.consumers WHERE namespace = %(namespace)s)
+            OR EXISTS (SELECT 1 FROM ontologia.dead_letters WHERE namespace = %(namespace)s);
+
+-- name: busy_namespaces
+-- The first namespaces that have events, one seek each.
+WITH RECURSIVE n(namespace) AS (
+    SELECT MIN(namespace) FROM ontologia.events
+    UNION ALL
+    SELECT (SELECT MIN(e.namespace) FROM ontologia.events e WHERE e.namespace > n.namespace)
+      FROM n WHERE n.namespace IS NOT NULL)
+SELECT namespace FROM n WHERE namespace IS NOT NULL LIMIT %(most)s;
+
 -- name: list_sessions
 SELECT session_id, namespace, started_at, last_heartbeat, metadata FROM ontologia.sessions
  WHERE namespace = %(namespace)s ORDER BY started_at DESC, session_id;
@@ -124,12 +139,15 @@ SELECT r.type, c.name, COUNT(*), MIN(r.created_at)
  WHERE c.namespace = %(namespace)s GROUP BY r.type, c.name;
 
 -- name: arriving
--- The same for what nobody has handed out yet; without a consumer where nobody is subscribed.
-SELECT e.type, c.name, COUNT(*), MIN(e.created_at)
+-- The same for what nobody has handed out yet. Who is subscribed to a type and to all gets it once.
+SELECT e.type, c.name, COUNT(DISTINCT e.id), MIN(e.created_at)
   FROM ontologia.incoming i JOIN ontologia.events e ON e.id = i.event_id
-  LEFT JOIN ontologia.subscriptions s ON s.namespace = e.namespace AND s.type IN (e.type, '*')
-  LEFT JOIN ontologia.consumers c ON c.id = s.consumer_id
+  JOIN ontologia.subscriptions s ON s.namespace = e.namespace AND s.type IN (e.type, '*')
+  JOIN ontologia.consumers c ON c.id = s.consumer_id
  WHERE e.namespace = %(namespace)s GROUP BY e.type, c.name;
+
+-- name: events_of_type
+SELECT COUNT(*), MIN(created_at) FROM ontologia.events WHERE namespace = %(namespace)s AND type = %(type)s;
 
 -- name: open_claims
 -- Claims that wait for a time: leased, in backoff, and those whose time has come.

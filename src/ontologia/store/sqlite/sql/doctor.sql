@@ -1,5 +1,5 @@
--- The questions of `store/doctor.py`: rows of where and how many, and none on a sound store. Then what
--- mends.
+-- The questions of `store/doctor.py`: rows of where and how many, then names for the
+-- remedy, and none on a sound store. Then what mends.
 
 -- name: damage
 -- What SQLite itself finds wrong with the file.
@@ -134,10 +134,15 @@ SELECT namespace, COUNT(*) FROM sessions
  GROUP BY namespace;
 
 -- name: unconsumed
-SELECT e.namespace || ' ' || e.type, COUNT(*) FROM events e
- WHERE NOT EXISTS (SELECT 1 FROM subscriptions s
+SELECT e.namespace || ' ' || e.type, COUNT(*), e.namespace, e.type FROM events e
+ WHERE e.type <> :collected
+   AND NOT EXISTS (SELECT 1 FROM subscriptions s
                     WHERE s.namespace = e.namespace AND s.type IN (e.type, '*'))
  GROUP BY e.namespace, e.type;
+
+-- name: dead_letters
+SELECT namespace || ' ' || handler_id, COUNT(*), namespace FROM dead_letters
+ GROUP BY namespace, handler_id ORDER BY namespace, handler_id;
 
 -- name: unseen_consumers
 -- Consumers that nobody has run for as long as events are kept, with what waits for them.

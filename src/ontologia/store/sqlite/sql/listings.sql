@@ -11,6 +11,21 @@ SELECT namespace, SUM(sessions), SUM(pending), SUM(dead) FROM (
     SELECT namespace, 0, 0, COUNT(*) FROM dead_letters GROUP BY namespace)
  GROUP BY namespace ORDER BY namespace;
 
+-- name: has_anything
+-- A row if a namespace has events, consumers or dead letters.
+SELECT 1 WHERE EXISTS (SELECT 1 FROM events WHERE namespace = :namespace)
+            OR EXISTS (SELECT 1 FROM consumers WHERE namespace = :namespace)
+            OR EXISTS (SELECT 1 FROM dead_letters WHERE namespace = :namespace);
+
+-- name: busy_namespaces
+-- The first namespaces that have events, one seek each.
+WITH RECURSIVE n(namespace) AS (
+    SELECT MIN(namespace) FROM events
+    UNION ALL
+    SELECT (SELECT MIN(e.namespace) FROM events e WHERE e.namespace > n.namespace)
+      FROM n WHERE n.namespace IS NOT NULL)
+SELECT namespace FROM n WHERE namespace IS NOT NULL LIMIT :most;
+
 -- name: list_sessions
 SELECT session_id, namespace, started_at, last_heartbeat, metadata FROM sessions
  WHERE namespace = :namespace ORDER BY started_at DESC, session_id;
@@ -112,12 +127,15 @@ SELECT r.type, c.name, COUNT(*), MIN(r.created_at)
  WHERE c.namespace = :namespace GROUP BY r.type, c.name;
 
 -- name: arriving
--- The same for what nobody has handed out yet; without a consumer where nobody is subscribed.
-SELECT e.type, c.name, COUNT(*), MIN(e.created_at)
+-- The same for what nobody has handed out yet. Who is subscribed to a type and to all gets it once.
+SELECT e.type, c.name, COUNT(DISTINCT e.id), MIN(e.created_at)
   FROM incoming i CROSS JOIN events e ON e.id = i.event_id
-  LEFT JOIN subscriptions s ON s.namespace = e.namespace AND s.type IN (e.type, '*')
-  LEFT JOIN consumers c ON c.id = s.consumer_id
+  JOIN subscriptions s ON s.namespace = e.namespace AND s.type IN (e.type, '*')
+  JOIN consumers c ON c.id = s.consumer_id
  WHERE e.namespace = :namespace GROUP BY e.type, c.name;
+
+-- name: events_of_type
+SELECT COUNT(*), MIN(created_at) FROM events WHERE namespace = :namespace AND type = :type;
 
 -- name: open_claims
 -- Claims that wait for a time: leased, in backoff, and those whose time has come.
