@@ -45,6 +45,7 @@ OntologiaError
     ├── StoreOpenError           no database can be opened there
     ├── ConnectionLostError      the server went away; it may be back soon
     ├── ReadOnlyError
+    │   └── StandbyError         the server is a standby; it may be promoted soon
     └── DiskFullError
 
 A message says what happened, to what and what was left behind. `hint`, where there is one, says
@@ -350,6 +351,10 @@ class ConnectionLostError(DatabaseError):
 
 class ReadOnlyError(DatabaseError):
     """The database cannot be written to."""
+
+
+class StandbyError(ReadOnlyError):
+    """The server is a standby, which only answers; a run waits until it is promoted."""
 
 
 class DiskFullError(DatabaseError):

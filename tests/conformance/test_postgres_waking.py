@@ -65,6 +65,34 @@ def test_another_process_wakes_it(uri, heard):
 
 
 @pytest.mark.req("NEW-003")
+def test_a_process_is_woken_by_the_word_of_others_and_not_by_its_own(
+    postgres_uri, uri, monkeypatch
+):
+    """Those here were woken when it was sent."""
+    woken: list[int] = []
+    with Session(uri) as session, psycopg.connect(postgres_uri, autocommit=True) as other:
+        channel = session._store._channel
+        watching = session._store.watch()
+        until(lambda: channel.hears)
+        until(lambda: watching.wait(0.01))  # what may have come while nobody listened
+        monkeypatch.setattr(channel, "_wake_here", lambda: woken.append(1))
+
+        def say(*words: str) -> None:
+            with other.transaction():
+                for word in words:
+                    other.execute("SELECT pg_notify(%s, %s)", (channel._name, word))
+
+        say("theirs", channel._mark)
+        until(lambda: len(woken) == 1)
+        say(channel._mark)
+        say(channel._mark, "theirs")
+        until(lambda: len(woken) == 2)
+        say("theirs")
+        until(lambda: len(woken) == 3)
+        watching.close()
+
+
+@pytest.mark.req("NEW-003")
 def test_a_listener_that_lost_its_connection_listens_again(postgres_uri, uri, heard):
     with Process(ANNOUNCE, uri) as other:
         other.hear("ready")

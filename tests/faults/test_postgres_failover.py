@@ -18,6 +18,7 @@ from tests.faults.crews import (
     wait_for_orders,
 )
 from tests.faults.workers import Order, Placed
+from tests.integration.running import running, statuses, until
 from tests.servers import own_server
 
 if TYPE_CHECKING:
@@ -90,3 +91,32 @@ def test_who_was_refused_by_a_standby_writes_as_soon_as_it_is_promoted(
         session.run([stand_by], max_iterations=1)
 
     assert handled == ["before", "after"]
+
+
+def test_a_run_that_finds_itself_on_a_standby_goes_on_when_that_is_promoted(
+    pair: tuple[Postgres, Postgres], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A URI of both without target_session_attrs, or an address that moves to the standby."""
+    primary, standby = pair
+    handled: list[str] = []
+
+    @on_event(Placed, name="moving along")
+    def move_along(ctx) -> None:
+        handled.append(ctx.event.number)
+
+    Session(primary.uri).close()
+    hosts = f"127.0.0.1:{primary.port},127.0.0.1:{standby.port}"
+    session = Session(f"postgresql://postgres@{hosts}/postgres?connect_timeout=2")
+    with session, running(session, [move_along]):
+        with Session(primary.uri) as other:
+            other.commit(event=Placed(number="before"))
+            until(lambda: statuses(other) == ["acked"])  # nothing is left to be written
+        primary.kill()
+        until(lambda: "as soon as the database can be written" in caplog.text)
+        promote(standby)
+        with Session(standby.uri) as other:
+            other.commit(event=Placed(number="after"))
+        until(lambda: "after" in handled)  # the standby need not have known that "before" was done
+
+    assert caplog.text.count("as soon as the database can be written") == 1
+    assert caplog.text.count("the database is there again") == 1

@@ -13,6 +13,7 @@ from datetime import timedelta
 import pytest
 
 from ontologia import Session
+from ontologia.errors import LockContentionError
 from ontologia.runtime.operator import Operator
 from ontologia.store.events.operations import Selection
 from ontologia.testing.conformance.event_world import (
@@ -230,6 +231,52 @@ def test_it_is_said_which_dead_letters_are_meant(run, event_store, clock, verb, 
     assert len(event_store.list_dead_letters(POST)) == 1
 
 
+@pytest.mark.parametrize(
+    ("handler", "said"),
+    [
+        ("shpi", f"there is no consumer shpi in namespace {POST!r}; did you mean ship?\n"),
+        ("zzz", f"there is no consumer zzz in namespace {POST!r}\n"),
+        ("ship", ""),
+    ],
+)
+@pytest.mark.parametrize("verb", ["retry", "dismiss"])
+def test_a_handler_that_nobody_knows_is_told_of(run, event_store, verb, handler, said):
+    event_store.consumers.register(POST, "ship", [POSTED])
+
+    done = run(verb, "--handler", handler)
+    dry = run(verb, "--handler", handler, "--dry-run")
+    told = run(verb, "--handler", handler, "--json")
+
+    assert (done.exit_code, dry.exit_code, told.exit_code) == (0, 0, 0)
+    assert done.stderr == said
+    assert dry.stderr == (
+        f"{said}Would {verb} 0 dead letters of namespace {POST!r}; nothing was changed\n"
+    )
+    assert told.stderr == ""
+
+
+def test_a_handler_that_is_gone_and_left_dead_letters_is_known_by_them(run, event_store, clock):
+    [dead] = post(event_store, 1)
+    bury(event_store, dead, clock)
+    event_store.forget(POST, "ship")
+
+    for done in (run("retry", "--handler", "ship"), run("dismiss", "--handler", "ship")):
+        assert (done.exit_code, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("verb", ["retry", "dismiss"])
+def test_a_dead_letter_that_is_not_there_is_an_error_that_is_true(run, event_store, clock, verb):
+    [dead] = post(event_store, 1)
+    bury(event_store, dead, clock)
+
+    unknown = run(verb, "--event-id", "nobody")
+    other = run(verb, "--event-id", dead, "--handler", "bill")
+
+    none = "error: there is no dead letter of event {} in namespace {!r}{}; nothing was changed\n"
+    assert (unknown.exit_code, unknown.stderr) == (4, none.format("nobody", POST, ""))
+    assert (other.exit_code, other.stderr) == (4, none.format(dead, POST, " that fits"))
+
+
 # -- dismiss --------------------------------------------------------------------------------------
 
 
@@ -294,6 +341,22 @@ def test_a_dry_run_shows_what_would_be_dismissed_and_changes_nothing(
     assert len(event_store.list_dead_letters(POST)) == 1
     assert records() == []
     assert "Dismissed 1" in run("dismiss", "--all").stdout
+
+
+def test_dead_letters_are_not_dismissed_while_somebody_is_about_to_retry_them(
+    event_store, open_session, clock
+):
+    """Who retries has looked which can be, and has the hand-out to itself until it is done."""
+    [dead] = post(event_store, 1)
+    bury(event_store, dead, clock)
+    other = open_session(namespace=POST, settings={"lock_timeout_ms": 50})
+
+    with event_store.transaction() as tx:
+        assert tx.hand_out_turn(wait=True)
+        with pytest.raises(LockContentionError):
+            Operator(other, "ada@host").dismiss(Selection())
+
+    assert len(event_store.list_dead_letters(POST)) == 1
 
 
 def test_what_somebody_has_retried_meanwhile_is_not_dismissed(event_store, open_session, clock):
@@ -513,6 +576,43 @@ def test_old_events_are_deleted(run, event_store, clock, records):
         f"Deleted 0 events older than 7 days for namespace {POST!r}\n"
     )
     assert len(records()) == 1
+
+
+@pytest.mark.req("ONT-194")
+def test_old_events_of_one_type_are_deleted(run, event_store, clock, records):
+    kept = post(event_store, 1, 2)
+    lost, elsewhere, young = (ParcelLost(number=number) for number in (3, 4, 5))
+    event_store.enqueue(lost, POST)
+    event_store.enqueue(elsewhere, OTHER)
+    clock.advance(seconds=7_000)
+    event_store.enqueue(young, POST)
+    chosen = ("cleanup", "--before", "1h", "--type", LOST)
+
+    dry = run(*chosen, "--dry-run")
+    assert dry.stdout == f"Type\tEvents\n{LOST}\t1\n"
+    assert dry.stderr.startswith(f"Would delete 1 event of type {LOST} older than 1 hour")
+    assert event_store.inspect_event(lost.id)
+    done = run(*chosen)
+
+    assert done.stdout == (
+        f"Deleted 1 event of type {LOST} older than 1 hour for namespace {POST!r}\n"
+    )
+    assert {row["id"] for row in event_store.list_events(POST)} == {*kept, young.id}
+    assert len(event_store.list_events(OTHER)) == 1
+    [record] = records()
+    assert record["arguments"] == {"before": "1:00:00", "type": LOST}
+    assert record["counts"] == {"deleted": 1}
+
+
+@pytest.mark.parametrize("dry", [[], ["--dry-run"]], ids=["", "dry run"])
+def test_a_type_that_is_none_deletes_nothing(run, event_store, dry):
+    post(event_store, 1)
+
+    done = run("cleanup", "--before", "0s", "--type", "", *dry)
+
+    assert done.exit_code == 1
+    assert "an event's type is text of 1 to 200 characters" in done.stderr
+    assert len(event_store.list_events(POST)) == 1
 
 
 def test_a_dry_run_of_a_cleanup_counts_what_is_old(run, uri, event_store, clock, ask_store, direct):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
 
 from ontologia import Event, Field, on_event
-from ontologia.errors import IntegrityError
+from ontologia.errors import IntegrityError, OntologiaError
 from tests.shop import Customer
 
 
@@ -186,6 +187,30 @@ def test_an_event_that_cannot_be_stored_takes_its_commit_with_it(session, refuse
     assert "refused" in caught[0]
     assert (session.head, names(session), waiting(session)) == (0, {}, [])
     assert told["claims"][0]["ack_at"] is None
+
+
+@pytest.mark.req("ONT-053", "ONT-054")
+@pytest.mark.parametrize(
+    "commit",
+    [
+        lambda ctx: ctx.commit(event="no event"),
+        lambda ctx: ctx.commit(event=[Welcomed(), Welcomed()], dedup_key="one for two"),
+    ],
+    ids=["no event", "one key for two"],
+)
+def test_an_attempt_whose_commit_could_not_even_begin_has_failed_whatever_it_made_of_it(
+    session, commit
+):
+    def handler(ctx):
+        ctx.ensure(ada())
+        with contextlib.suppress(OntologiaError, TypeError):
+            commit(ctx)
+
+    told = deliver(session, handler)
+
+    assert (session.head, waiting(session)) == (0, [])
+    assert told["claims"][0]["ack_at"] is None
+    assert told["claims"][0]["attempts"] == 1
 
 
 @pytest.mark.req("ONT-056", "ONT-057", "ONT-201")

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from ontologia import Entity, Event, Field, HandlerContext, Unit, on_event
-from ontologia.errors import HeadMismatchError, InvalidValueError, SessionClosedError
+from ontologia.errors import (
+    HeadMismatchError,
+    InvalidValueError,
+    LockContentionError,
+    OntologiaError,
+    SessionClosedError,
+)
 from ontologia.runtime.delta import Delta
+from tests.integration.running import PATIENCE
 
 
 class Guest(Entity):
@@ -81,25 +90,95 @@ def test_leaving_it_by_an_exception_drops_what_is_queued(session):
     assert guests(session) == {}
 
 
+ADA, BOB = {"id": "ada", "table": 1}, {"id": "bob", "table": 2}
+
+
 @pytest.mark.parametrize("kind", ["unit", "session"])
 @pytest.mark.parametrize(
-    ("then", "written"), [("", {}), ("discard", {"bob": 2}), ("commit", {"ada": 1, "bob": 2})]
+    ("then", "written", "dropped"),
+    [
+        (lambda _: None, {}, True),
+        (lambda unit: unit.ensure(Guest(**BOB)), {"bob": 2}, True),
+        (lambda unit: unit.commit(dry_run=True), {}, True),
+        (lambda unit: unit.ensure(Guest(**ADA)), {"ada": 1}, False),
+        (lambda unit: unit.ensure(Guest(id="ada", table=3)), {"ada": 3}, False),
+        (lambda unit: unit.commit(), {"ada": 1}, False),
+        (lambda unit: (unit.commit(), unit.delete(Guest(**ADA))), {}, False),
+        (lambda unit: (unit.discard(), unit.ensure(Guest(**ADA))), {"ada": 1}, False),
+    ],
+    ids=["nothing", "more", "a look", "again", "anew", "commit", "deletion", "discard"],
 )
 def test_what_a_commit_was_refused_for_is_not_written_on_leaving(
-    session, open_session, caplog, kind, then, written
+    session, open_session, caplog, kind, then, written, dropped
 ):
     """It would be without its event, and without the condition."""
     with session.unit() if kind == "unit" else open_session() as unit:
-        unit.ensure(Guest(id="ada", table=1))
+        unit.ensure(Guest(**ADA))
         with pytest.raises(HeadMismatchError):
             unit.commit(event=GuestSeated(guest="ada"), expected_head=7)
-        if then:
-            getattr(unit, then)()
-            unit.ensure(Guest(id="bob", table=2))
+        then(unit)
 
     assert guests(session) == written
     assert session.event_store.list_events(session.namespace) == []
-    assert ("1 objects are dropped" in caplog.text) is (not then)
+    assert ("1 objects are dropped" in caplog.text) is dropped
+
+
+@pytest.mark.parametrize("kind", ["unit", "session"])
+@pytest.mark.parametrize(
+    "commit",
+    [
+        lambda unit: unit.commit(event=GuestSeated(guest="x"), expected_head=7),
+        lambda unit: unit.commit(event="no event"),
+        lambda unit: unit.commit(event=GuestSeated(guest="x")),
+    ],
+    ids=["refused", "wrong", "done"],
+)
+def test_a_commit_of_nothing_has_no_say_in_what_is_queued_later(
+    session, open_session, caplog, kind, commit
+):
+    with session.unit() if kind == "unit" else open_session() as unit:
+        with contextlib.suppress(OntologiaError, TypeError):
+            commit(unit)
+        unit.ensure(Guest(**BOB))
+
+    assert guests(session) == {"bob": 2}
+    assert caplog.text == ""
+
+
+def test_a_session_that_is_left_waits_for_the_commit_of_another_thread(open_session, session):
+    """It neither drops what that is just writing, nor its own."""
+    leaving = open_session()
+    begun, go_on = threading.Event(), threading.Event()
+    write = leaving._commits.write
+
+    def slowly(unit):
+        begun.set()
+        assert go_on.wait(PATIENCE)
+        return write(unit)
+
+    leaving._commits.write = slowly
+    with ThreadPoolExecutor(1) as other:
+        with leaving:
+            leaving.ensure(Guest(**ADA))
+            done = other.submit(leaving.commit)
+            assert begun.wait(PATIENCE)
+            leaving.ensure(Guest(**BOB))
+            threading.Timer(0.05, go_on.set).start()  # most likely it is waiting by then
+        assert done.result(PATIENCE) == 1
+
+    assert guests(session) == {"ada": 1, "bob": 2}
+
+
+def test_a_commit_that_did_not_have_its_turn_is_a_commit_that_failed(open_session, session, caplog):
+    leaving = open_session(settings={"lock_timeout_ms": 50})
+    with leaving, ThreadPoolExecutor(1) as other:
+        leaving.ensure(Guest(**ADA))
+        with leaving._turn.taken(0):
+            done = other.submit(leaving.commit, event=GuestSeated(guest="ada"))
+            assert isinstance(done.exception(PATIENCE), LockContentionError)
+
+    assert guests(session) == {}
+    assert "1 objects are dropped" in caplog.text
 
 
 @pytest.mark.parametrize("use", ["ensure", "delete", "discard", "commit", "query"])

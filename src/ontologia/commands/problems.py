@@ -20,6 +20,7 @@ from ontologia.errors import (
     NotFoundError,
     OntologiaError,
     QueryError,
+    StandbyError,
     StateConflictError,
 )
 
@@ -30,7 +31,7 @@ _INVALID = (InvalidValueError, IdempotencyKeyReused, QueryError, BatchSizeExceed
 def status_of(error: Exception) -> int:
     """The status of HTTP that says whose turn it is."""
     # What the database did not do, or does not have, means the same in a hook as elsewhere.
-    if isinstance(error, LockContentionError | ConnectionLostError):
+    if isinstance(error, LockContentionError | ConnectionLostError | StandbyError):
         return 503
     if isinstance(error, StateConflictError | HeadMismatchError):
         return 409

@@ -149,7 +149,7 @@ class EventBus:
     async def retry(self, id: int) -> bool:
         """Deliver an event again that has failed, with a fresh set of attempts.
 
-        False if there is no such event, or it has not failed.
+        False if there is no such event, it has not failed, or an operator dismissed its failure.
         """
         return await self.threads.run(self._retry, id)
 

@@ -17,7 +17,6 @@ from ontologia.clock import to_text
 from ontologia.delivery.lifecycle import lease_is_valid
 from ontologia.delivery.retry import describe_error, storable_text
 from ontologia.errors import (
-    ConnectionLostError,
     IntegrityError,
     LockContentionError,
     OntologiaError,
@@ -34,7 +33,7 @@ from ontologia.queues.protocol import (
 )
 from ontologia.queues.stored import event_of, row_of
 from ontologia.runtime.acks import Acks
-from ontologia.runtime.outage import Outage
+from ontologia.runtime.outage import PASSING, Outage
 from ontologia.runtime.upkeep import Upkeep
 from ontologia.store.events import checks
 from ontologia.store.events.leases import Done
@@ -250,7 +249,7 @@ class StoreEventQueue:
         claim = self._held.end(receipt_handle)
         try:
             self._acks.add(Done(claim))
-        except (ConnectionLostError, LockContentionError) as error:
+        except (LockContentionError, *PASSING) as error:
             log.warning("acknowledgements are written later: %s", error.args[0])
 
     def nack(

@@ -14,7 +14,6 @@ from ontologia.clock import SYSTEM_CLOCK, to_text
 from ontologia.delivery.retry import Discard, Retry, describe_error, storable_text
 from ontologia.errors import (
     ConfigError,
-    ConnectionLostError,
     EventLoopLimitError,
     LockContentionError,
     SchemaOutdatedError,
@@ -30,7 +29,7 @@ from ontologia.queues.dispatch import EventDispatcher, WorkerEnv
 from ontologia.queues.protocol import CarefulQueue, EventDelivery, EventQueue, RetryPolicy
 from ontologia.runtime.dispatch import is_outdated
 from ontologia.runtime.loop import Flag
-from ontologia.runtime.outage import Outage
+from ontologia.runtime.outage import PASSING, Outage
 from ontologia.runtime.signals import stopping_on_signals
 from ontologia.store.rows import Claim
 
@@ -151,10 +150,10 @@ class EventWorker:
         except LockContentionError as error:  # others write for longer than we wait: it passes
             log.warning("the database is busy, and is tried again: %s", error.args[0])
             return None
-        except ConnectionLostError as error:
+        except PASSING as error:
             self._outage.wait(error, self._stop.is_set)
             return None
-        self._outage.over()
+        self._outage.over(wrote=bool(batch))
         return batch
 
     def _handle_all(self, batch: Sequence[EventDelivery]) -> None:
@@ -289,8 +288,8 @@ class EventWorker:
                 step()
             except UnknownReceiptError:
                 log.warning("%s: its lease ran out; another worker may have it", _what(delivery))
-            except (LockContentionError, ConnectionLostError) as error:
-                if isinstance(error, ConnectionLostError):
+            except (LockContentionError, *PASSING) as error:
+                if isinstance(error, PASSING):
                     self._outage.wait(error, self._stop.is_set)
                 else:
                     log.warning("the database is busy, and is tried again: %s", error.args[0])

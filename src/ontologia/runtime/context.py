@@ -181,19 +181,19 @@ class HandlerContext(Generic[E_co]):
         check_event_options(event, delay, at, dedup_key)
         if self._failure is not None:
             raise self._failure
-        events = events_of(event, dedup_key)
-        announcements = [
-            self._session._commits.announcement(
-                each,
-                self._session.namespace,
-                self._lineage(),
-                delay=delay,
-                at=at,
-                dedup_key=dedup_key,
-            )
-            for each in events
-        ]
         try:
+            events = events_of(event, dedup_key)
+            announcements = [
+                self._session._commits.announcement(
+                    each,
+                    self._session.namespace,
+                    self._lineage(),
+                    delay=delay,
+                    at=at,
+                    dedup_key=dedup_key,
+                )
+                for each in events
+            ]
             commit_id = self._write(announcements, events, expected_head)
         except BaseException as error:
             self._failure = error

@@ -8,11 +8,12 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from ontologia.delivery.retry import Discard, Retry, describe_error, storable_text
-from ontologia.errors import ConnectionLostError, EventLoopLimitError, SchemaOutdatedError
+from ontologia.errors import EventLoopLimitError, SchemaOutdatedError
 from ontologia.runtime.acks import Acks
 from ontologia.runtime.context import HandlerContext, active
 from ontologia.runtime.coroutines import Coroutines
 from ontologia.runtime.handlers import Handler
+from ontologia.runtime.outage import PASSING
 from ontologia.store.events.leases import Done
 from ontologia.store.rows import Claim
 
@@ -106,7 +107,7 @@ class Dispatcher:
                 final=final,
                 claim=claim,
             )
-        except ConnectionLostError:
+        except PASSING:
             log.warning("%s failed, and is tried again when its lease is over: %s", what, text)
             raise
         if verdict is None:

@@ -15,8 +15,6 @@ from ontologia.schema.relation import Relation, instance_key_of
 from ontologia.schema.shape import Shape
 from ontologia.store.rows import Batch, ObjectKey
 
-_NONE = object()
-
 
 class Intents:
     """A queue with one place per object: the last word on it counts.
@@ -29,16 +27,11 @@ class Intents:
         self._registry = registry
         self._batch: Batch = {}
         self._lock = threading.Lock()
-        self.refused = False
-        """Whether a commit of it was begun and has not come to a good end.
-
-        To write it later would part it from the event that was to announce it, and from what it
-        was to depend on.
-        """
+        self._refused: Batch = {}
 
     def __len__(self) -> int:
         with self._lock:
-            return sum(map(len, self._batch.values()))
+            return _size(self._batch)
 
     def add(self, objects: object, *, delete: bool = False) -> None:
         """Queue one object or an iterable of them: all of them, or none if one is wrong."""
@@ -49,6 +42,8 @@ class Intents:
             for obj in group:
                 wanted[object_key(obj, shape)] = None if delete else shape.dump(obj.__dict__)
         with self._lock:
+            if self._refused:
+                self._refused = _without(self._refused, queued, whatever=True)
             self._merge(queued)
 
     def snapshot(self) -> Batch:
@@ -59,27 +54,58 @@ class Intents:
     def settle(self, batch: Batch) -> None:
         """Take out what was carried out. What was queued for the same key since then stays."""
         with self._lock:
-            self.refused = False
+            self._refused = _without(self._refused, batch) if self._refused else {}
             if self._batch == batch:
                 self._batch = {}
                 return
-            for type_key, done in batch.items():
-                wanted = self._batch.get(type_key, {})
-                for key in [key for key, word in done.items() if wanted.get(key, _NONE) == word]:
-                    del wanted[key]
-            self._batch = {type_key: left for type_key, left in self._batch.items() if left}
+            self._batch = _without(self._batch, batch)
+
+    def refuse(self, batch: Batch) -> None:
+        """Note that a commit failed to write this, until it is written or said again.
+
+        To write it later would part it from the event that was to announce it, and from what it
+        was to depend on.
+        """
+        with self._lock:
+            self._refused = {type_key: dict(wanted) for type_key, wanted in batch.items()}
+
+    def drop_refused(self) -> int:
+        """Take out what a commit failed to write; how many objects that was."""
+        with self._lock:
+            before, self._batch = self._batch, _without(self._batch, self._refused)
+            self._refused = {}
+            return _size(before) - _size(self._batch)
 
     def clear(self) -> int:
         """Take out everything; how many objects that was."""
         with self._lock:
-            dropped, self._batch, self.refused = self._batch, {}, False
-        return sum(map(len, dropped.values()))
+            dropped, self._batch, self._refused = self._batch, {}, {}
+        return _size(dropped)
 
     def _merge(self, newer: Batch) -> None:
         for type_key, wanted in newer.items():
             known = self._batch.setdefault(type_key, wanted)
             if known is not wanted:
                 known.update(wanted)
+
+
+def _size(batch: Batch) -> int:
+    return sum(map(len, batch.values()))
+
+
+def _without(batch: Batch, other: Batch, *, whatever: bool = False) -> Batch:
+    """What is not in the other one with the same word, or with whatever word."""
+    left: Batch = {}
+    for type_key, wanted in batch.items():
+        theirs = other.get(type_key, {})
+        kept = {
+            key: word
+            for key, word in wanted.items()
+            if key not in theirs or not (whatever or theirs[key] == word)
+        }
+        if kept:
+            left[type_key] = kept
+    return left
 
 
 def object_key(obj: Any, shape: Shape) -> ObjectKey:

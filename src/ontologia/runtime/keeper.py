@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 
 from ontologia.clock import Clock, SystemClock
-from ontologia.errors import ConnectionLostError, OntologiaError
-from ontologia.runtime.outage import Outage
+from ontologia.errors import OntologiaError
+from ontologia.runtime.outage import PASSING, Outage
 
 log = logging.getLogger(__name__)
 _SLICE = 0.02  # seconds between two looks at a clock that does not go by itself
@@ -87,7 +87,7 @@ class Keeper:
     def _do(self, what: str, action: Callable[[], object]) -> None:
         try:
             action()
-        except ConnectionLostError as error:
+        except PASSING as error:
             self._outage.wait(error, self._stop.is_set)
         except OntologiaError as error:
             log.warning("%s could not be written: %s", what, error)

@@ -16,13 +16,17 @@ from typing import TYPE_CHECKING
 
 from ontologia.clock import SystemClock, to_text
 from ontologia.delivery.lifecycle import lease_is_valid
-from ontologia.errors import ConnectionLostError, LockContentionError, OntologiaError
+from ontologia.errors import (
+    ConnectionLostError,
+    LockContentionError,
+    OntologiaError,
+)
 from ontologia.runtime.acks import Acks
 from ontologia.runtime.coroutines import Coroutines
 from ontologia.runtime.dispatch import Dispatcher
 from ontologia.runtime.feed import LARGEST_GROUP, Feed
 from ontologia.runtime.handlers import Handler
-from ontologia.runtime.outage import Outage
+from ontologia.runtime.outage import PASSING, Outage
 from ontologia.runtime.signals import stopping_on_signals
 from ontologia.runtime.upkeep import Upkeep
 from ontologia.store.database import Tx
@@ -152,7 +156,7 @@ class EventLoop:
             except LockContentionError as error:  # others write for longer than we wait: it passes
                 log.warning("the database is busy, and is tried again: %s", error.args[0])
                 limited, peek, soon = False, None, True  # what woke the loop does not do so again
-            except ConnectionLostError as error:
+            except PASSING as error:
                 self._outage.wait(error, self._stop.is_set)
                 continue
             done += 1
@@ -295,6 +299,7 @@ class EventLoop:
             start=start,
             after=after,
         )
+        self._outage.over(wrote=True)
         if claims:
             self._served = handler
         return claims, len(claims) == limit
@@ -324,7 +329,7 @@ class EventLoop:
                     self._watch.wake()
             except LockContentionError as error:
                 log.warning("the database is busy, and is tried again: %s", error.args[0])
-            except ConnectionLostError as error:
+            except PASSING as error:
                 self._outage.wait(error, self._stop.is_set)
             except BaseException as error:  # noqa: BLE001 - raised by the thread that runs
                 self._fatal = self._fatal or error
@@ -340,7 +345,7 @@ class EventLoop:
             for claim in group:
                 if not self._run_one(handler, claim, began):
                     return  # the run stops: what is left of the group is handed back
-        except (LockContentionError, ConnectionLostError):
+        except (LockContentionError, *PASSING):
             self._feed.put_back(handler, group)
             raise
         finally:
@@ -457,6 +462,7 @@ class EventLoop:
         except ConnectionLostError as error:
             self._outage.wait(error, self._hurry.is_set)
             step()
+        self._outage.over(wrote=True)  # also one that began just before the end
 
     def _wind_down(self) -> list[Claim]:
         """Let running handlers come to their end; those that do not in time."""

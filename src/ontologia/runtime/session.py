@@ -13,6 +13,7 @@ import random
 import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
@@ -25,6 +26,7 @@ from ontologia.errors import (
     ConfigError,
     DefinitionError,
     InvalidValueError,
+    LockContentionError,
     OntologiaError,
     QueryError,
     ReadOnlyError,
@@ -81,7 +83,7 @@ class Session:
 
     Any thread may use a session; all threads share one queue of intents, and `unit()` gives another
     to whoever wants to be alone. As a context manager it commits what is queued when it is left
-    without an exception, unless the last commit failed, and closes in any case.
+    without an exception, but for what a commit failed to write, and closes in any case.
     """
 
     def __init__(
@@ -278,7 +280,12 @@ class Session:
             )
         # One commit of a session after the other: a thread that finds nothing queued must not
         # return before the thread that is just writing it.
-        with self._turn.taken(self.config.lock_timeout_ms):
+        with ExitStack() as turn:
+            try:
+                turn.enter_context(self._turn.taken(self.config.lock_timeout_ms))
+            except LockContentionError:
+                self._intents.refuse(self._intents.snapshot())
+                raise
             return self._unit._write(event, delay, at, dedup_key, expected_head)
 
     def _announcement(self, event: Event, lineage: Lineage, **options: Any) -> Announcement:
@@ -631,9 +638,17 @@ class Session:
     ) -> None:
         try:
             if kind is None and not self._closed:
-                self._unit._leave(self.commit)
+                self._leave()
         finally:
             self.close()
+
+    def _leave(self) -> None:
+        if self._handling() is not None:
+            self.commit()
+            return
+        # After the commit of another thread: what that failed to write is known only then.
+        with self._turn.taken(self.config.lock_timeout_ms):
+            self._unit._leave()
 
     def _check_open(self) -> None:
         if self._closed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
@@ -17,6 +17,7 @@ from ontologia.runtime.intents import Intents
 from ontologia.schema.entity import Entity
 from ontologia.schema.event import Event
 from ontologia.schema.relation import Relation
+from ontologia.store.rows import Batch
 
 if TYPE_CHECKING:
     from ontologia.runtime.session import Session
@@ -28,9 +29,9 @@ class Unit:
     """A queue of its own on a session: what others queue is not in its commits, nor its in theirs.
 
     `with session.unit() as unit:` commits what is queued when it is left without an exception, and
-    drops it with one, or, with a warning, if the last commit failed: its event and its conditions
-    are not known then. It is for one thread; a session has as many as are wanted, and making one
-    costs nothing.
+    drops it with one. What a commit failed to write, if nothing was done about it, is dropped with
+    a warning: its event and its conditions are not known then. It is for one thread; a session has
+    as many as are wanted, and making one costs nothing.
     """
 
     def __init__(self, session: Session) -> None:
@@ -108,14 +109,27 @@ class Unit:
         dedup_key: str | None,
         expected_head: int | None,
     ) -> int | None:
-        session, commits = self._session, self._session._commits
-        self._intents.refused = True  # until it turns out otherwise
         batch = self._intents.snapshot()
+        try:
+            return self._write_batch(batch, event, delay, at, dedup_key, expected_head)
+        except BaseException:
+            self._intents.refuse(batch)
+            raise
+
+    def _write_batch(
+        self,
+        batch: Batch,
+        event: Event | Iterable[Event] | None,
+        delay: float | timedelta | None,
+        at: datetime | None,
+        dedup_key: str | None,
+        expected_head: int | None,
+    ) -> int | None:
+        session, commits = self._session, self._session._commits
         events = events_of(event, dedup_key)
         alone = not batch and expected_head is None
         if events and alone and delay is None and at is None and dedup_key is None:
             commits.append(events, session.namespace)
-            self._intents.settle(batch)
             return None
         announcements = [
             commits.announcement(
@@ -141,22 +155,22 @@ class Unit:
     ) -> None:
         try:
             if kind is None and len(self._intents):
-                self._leave(self.commit)
+                self._check_open()
+                self._leave()
         finally:
             self._ended = True
             self._intents.clear()
 
-    def _leave(self, commit: Callable[[], object]) -> None:
-        """Commit what is queued, unless it is what a commit failed to write: then warn."""
-        if self._intents.refused and (queued := len(self._intents)):
+    def _leave(self) -> None:
+        """Commit what is queued, but for what a commit failed to write."""
+        if dropped := self._intents.drop_refused():
             log.warning(
-                "%d objects are dropped that the last commit failed to write: "
-                "commit() them again or discard() them before the block is left",
-                queued,
+                "%d objects are dropped that a commit failed to write: commit() them again or "
+                "discard() them before the block is left",
+                dropped,
             )
-            self._intents.clear()
-        else:
-            commit()
+        if len(self._intents):
+            self._write(None, None, None, None, None)
 
     def _check_open(self) -> None:
         self._session._check_open()

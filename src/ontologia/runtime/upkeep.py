@@ -7,10 +7,9 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from ontologia.errors import ConnectionLostError
 from ontologia.runtime.acks import Acks
 from ontologia.runtime.keeper import Keeper, Task
-from ontologia.runtime.outage import Outage
+from ontologia.runtime.outage import PASSING, Outage
 from ontologia.store.rows import Claim, Consumer
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ class Upkeep:
         began = self._session._clock.monotonic()
         try:
             self.beat()
-        except ConnectionLostError as error:
+        except PASSING as error:
             self._outage.note(error)  # the next beat is soon
         self._keeper.start(began)
         self.collect()
@@ -80,6 +79,7 @@ class Upkeep:
         """Write down that the session, and what it runs, is alive."""
         ids = [consumer.id for consumer in self._consumers.values()]
         self._events.heartbeat(self._session.session_id, ids)
+        self._outage.over(wrote=True)
 
     def _renew(self) -> None:
         """What is claimed and not running keeps its lease; a running handler's is its own."""

@@ -18,6 +18,7 @@ from ontologia.errors import (
     OntologiaError,
     ReadOnlyError,
     SessionClosedError,
+    StandbyError,
 )
 
 # lock_timeout or a cancel, two that waited for each other, two that collided
@@ -68,9 +69,9 @@ def translated(
         case PoolTimeout() | TooManyRequests():
             return lost(shown, said)
         case errors.ReadOnlySqlTransaction():
-            return _read_only(shown, said)
+            return _standby(shown, said)
         case errors.FeatureNotSupported() if error.diag.source_function == _CHECK:
-            return _read_only(shown, said)
+            return _standby(shown, said)
         case errors.InsufficientPrivilege():
             return _denied(shown, said, schema)
         case errors.ProgramLimitExceeded():
@@ -99,8 +100,8 @@ def lost(shown: str, said: object, *, hint: str | None = None) -> ConnectionLost
     )
 
 
-def _read_only(shown: str, said: str) -> ReadOnlyError:
-    return ReadOnlyError(
+def _standby(shown: str, said: str) -> StandbyError:
+    return StandbyError(
         f"{shown} is read-only: {said}; nothing was written",
         hint="Connect to the primary; a standby answers reads only. With several hosts in the URI, "
         "target_session_attrs=read-write finds it.",
