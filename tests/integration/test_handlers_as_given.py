@@ -103,6 +103,29 @@ def test_a_method_is_called_with_its_object(session):
     assert desk.seen == [7]
 
 
+def test_what_cannot_be_called_with_a_context_is_refused_when_it_is_decorated():
+    """And not at each of ten attempts."""
+
+    def nothing(): ...
+    def two(ctx, event): ...
+    def named(*, ctx): ...
+    def more(ctx, log=None): ...
+    def anything(*args, **options): ...
+
+    for function in (nothing, two, named):
+        with pytest.raises(TypeError, match=r"called with one argument, ctx: HandlerContext\["):
+            on_event(Job)(function)
+    for function in (more, anything, functools.partial(two, event=1)):
+        on_event(Job, name="x")(function)
+
+
+def test_who_forgets_the_parentheses_is_told_what_to_write():
+    with pytest.raises(TypeError, match=r"write @on_event\(SomeEvent\) above <function"):
+
+        @on_event
+        def plain(ctx): ...
+
+
 def test_what_yields_is_refused_since_nobody_would_run_it():
     def generator(ctx):
         yield ctx

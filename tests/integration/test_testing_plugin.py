@@ -72,6 +72,8 @@ def test_a_parcel(session, drain, emitted, clock):
     assert [each.id for each in session.query().entities(Parcel).collect()] == ["p1"]
     assert [each.model_dump() for each in emitted(ParcelSeen)] == [{"parcel": "p1"}]
     assert isinstance(emitted(ParcelSent)[0], ParcelSent)
+    with pytest.raises(TypeError, match="takes an Event class"):
+        emitted("parcel.sent")
     assert emitted(ParcelSent)[0].created_at is not None
     assert clock.now() == began
 

@@ -39,7 +39,8 @@ def run(
     The working directory is looked at first. The log, with the ids of events and handlers, goes to
     stderr, and a terminal has a status line.
 
-    Ctrl+C or SIGTERM lets running handlers come to their end; a second one does not wait.
+    Ctrl+C or SIGTERM lets running handlers come to their end, with several workers for at most
+    shutdown_grace_ms; a second one does not wait.
 
     Example: ontologia run myapp.worker --workers 4 --namespace shop
     """

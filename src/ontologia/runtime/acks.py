@@ -180,7 +180,8 @@ class Acks:
         lost, announced = settled
         for claim in lost:
             log.warning(
-                "event %s: %s was done after its lease had run out; it is delivered again",
+                "event %s: %s was done after its lease had run out; it is delivered again. "
+                "ctx.renew(), or a higher event_claim_lease_ms, gives it longer",
                 *(claim.event.id, claim.handler_id),
             )
         if announced:

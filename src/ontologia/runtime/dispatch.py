@@ -59,8 +59,9 @@ class Dispatcher:
             announcements = context._close()
             if queued := len(context._intents):
                 log.warning(
-                    "event %s: %s returned with %d objects queued and not committed",
-                    *(claim.event.id, handler.id, queued),
+                    "event %s (%s): %s returned with %d objects queued and not committed; "
+                    "they are dropped: ctx.commit() writes them",
+                    *(claim.event.id, claim.event.type, handler.id, queued),
                 )
             if context._failure is not None:  # whatever the handler made of it
                 self._failed(claim, context._failure)

@@ -6,6 +6,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from types import CodeType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast
 
@@ -53,6 +54,10 @@ def on_event(
     unless `name` says otherwise, is what the store remembers it by: a function that is renamed
     or moved without a `name` is a new handler, which is given everything that is retained.
     """
+    if inspect.isroutine(event_cls):
+        raise TypeError(
+            f"on_event takes an Event class: write @on_event(SomeEvent) above {event_cls!r}"
+        )
     if not (isinstance(event_cls, type) and issubclass(event_cls, Event)) or event_cls is Event:
         raise TypeError(
             f"on_event takes an Event class, got {event_cls!r}; handlers for names and commands "
@@ -70,6 +75,11 @@ def on_event(
             raise TypeError(f"on_event decorates a function, got {function!r}")
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise TypeError(f"{function!r} yields: a handler returns, and would never be run")
+        if not _takes_a_context(function):
+            raise TypeError(
+                f"{function!r} is called with one argument, ctx: HandlerContext"
+                f"[{event_cls.__name__}], and takes {inspect.signature(function)}"
+            )
         if not hasattr(function, "__dict__"):
             raise TypeError(f"{function!r} cannot be marked as a handler; wrap it in a function")
         known: Handler | None = vars(function).get(_MARK)
@@ -122,6 +132,21 @@ def _replaced(function: Callable[..., Any], frame: FrameType) -> Callable[..., A
     return before if any(each is code for each in frame.f_code.co_consts) else None
 
 
+def _takes_a_context(function: Callable[..., Any]) -> bool:
+    """Whether it can be called with one argument, as far as can be told; a method with self, too."""
+    within, _, _ = getattr(function, "__qualname__", "").rpartition(".")
+    in_a_class = bool(within) and not within.endswith("<locals>")
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # one of C, which does not say
+        return True
+    for given in ((None,), (None, None))[: 2 if in_a_class else 1]:
+        with suppress(TypeError):
+            signature.bind(*given)
+            return True
+    return False
+
+
 class Function(Protocol):
     """What a type checker makes of a list of functions that take different contexts."""
 
@@ -131,7 +156,9 @@ class Function(Protocol):
 def ordered(functions: Iterable[object]) -> list[Handler]:
     """The handlers of a run, the most urgent first; HandlerError if they cannot run together."""
     if isinstance(functions, type) or callable(functions) or not isinstance(functions, Iterable):
-        raise HandlerError(f"handlers takes a list of handlers, got {functions!r}")
+        raise HandlerError(
+            f"handlers takes a list of handlers, got {functions!r}", hint="Write [handler]."
+        )
     handlers: dict[str, Handler] = {}
     for function in functions:
         handler = getattr(function, _MARK, None)

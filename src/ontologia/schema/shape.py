@@ -341,7 +341,8 @@ class Shape:
         if name not in self.fields:
             if self.open:
                 return self._undeclared(name, value)
-            raise AttributeError(f"{self.name} has no field {name!r}")
+            known = ", ".join(self.fields)
+            raise AttributeError(f"{self.name} has no field {name!r}; it has {known}")
         try:
             checked = _assign(self._validator[0], name, value)
         except ValidationError as error:

@@ -119,6 +119,8 @@ class Emitted:
 
         One that was deferred is among them when its time has come.
         """
+        if not (isinstance(event_cls, type) and issubclass(event_cls, Event)):
+            raise TypeError(f"emitted takes an Event class, got {event_cls!r}")
         events, namespace = self._session._store.events, self._session.namespace
         topic = event_cls.__event_type__
         entries = events.journal.entries(namespace, topic=topic, limit=_ALL)

@@ -153,7 +153,10 @@ class SqlEventStore:
         try:
             return fill(event_of(cls, claim.event.payload), claim.event)
         except Exception as error:  # noqa: BLE001 - a validator of the user's may raise anything
-            log.error("event %s cannot be read as %s: %s", claim.event.id, cls.__name__, error)
+            log.error(
+                "event %s (%s) cannot be read as %s, a dead letter of %s now: %s",
+                *(claim.event.id, claim.event.type, cls.__name__, claim.handler_id, error),
+            )
             self.claims.release(
                 claim.handler_id,
                 claim.event.id,
