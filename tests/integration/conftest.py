@@ -14,7 +14,7 @@ from ontologia import OntologiaConfig
 from ontologia.clock import SYSTEM_CLOCK
 from ontologia.store.open import open_store
 from ontologia.testing.conformance.backends import NAMES, Backend
-from tests.integration.running import until
+from tests.integration.running import PATIENCE, until
 
 
 @pytest.fixture(scope="session", params=[name for name in NAMES if name != "postgres16"])
@@ -78,9 +78,12 @@ def listening(backend: Backend, uri: str) -> Iterator[None]:
     if backend.name == "sqlite":
         yield
         return
-    store = open_store(uri, OntologiaConfig(), SYSTEM_CLOCK, Random(1))
-    watch: Any = store.watch()
-    until(lambda: watch._channel.hears)
+    store: Any = open_store(uri, OntologiaConfig(), SYSTEM_CLOCK, Random(1))
+    channel = store._channel
+    heard = channel.hears  # the place may have been somebody else's a moment ago
+    watch = store.watch()
+    until(lambda: channel.hears)
+    assert heard or watch.wait(PATIENCE)  # that look is over
     yield
     watch.close()
     store.close()
