@@ -54,11 +54,8 @@ class Intents:
     def settle(self, batch: Batch) -> None:
         """Take out what was carried out. What was queued for the same key since then stays."""
         with self._lock:
-            self._refused = _without(self._refused, batch) if self._refused else {}
-            if self._batch == batch:
-                self._batch = {}
-                return
-            self._batch = _without(self._batch, batch)
+            self._refused = _without(self._refused, batch)
+            self._batch = {} if self._batch == batch else _without(self._batch, batch)
 
     def refuse(self, batch: Batch) -> None:
         """Note that a commit failed to write this, until it is written or said again.
@@ -67,7 +64,7 @@ class Intents:
         was to depend on.
         """
         with self._lock:
-            self._refused = {type_key: dict(wanted) for type_key, wanted in batch.items()}
+            self._refused = batch
 
     def drop_refused(self) -> int:
         """Take out what a commit failed to write; how many objects that was."""

@@ -17,7 +17,6 @@ from ontologia.runtime.intents import Intents
 from ontologia.schema.entity import Entity
 from ontologia.schema.event import Event
 from ontologia.schema.relation import Relation
-from ontologia.store.rows import Batch
 
 if TYPE_CHECKING:
     from ontologia.runtime.session import Session
@@ -109,37 +108,26 @@ class Unit:
         dedup_key: str | None,
         expected_head: int | None,
     ) -> int | None:
+        session, commits = self._session, self._session._commits
         batch = self._intents.snapshot()
         try:
-            return self._write_batch(batch, event, delay, at, dedup_key, expected_head)
+            events = events_of(event, dedup_key)
+            alone = not batch and expected_head is None
+            if events and alone and delay is None and at is None and dedup_key is None:
+                commits.append(events, session.namespace)
+                return None
+            announcements = [
+                commits.announcement(
+                    each, session.namespace, Lineage(), delay=delay, at=at, dedup_key=dedup_key
+                )
+                for each in events
+            ]
+            written = commits.write(
+                UnitOfWork(batch, session._metadata(), announcements, expected_head=expected_head)
+            )
         except BaseException:
             self._intents.refuse(batch)
             raise
-
-    def _write_batch(
-        self,
-        batch: Batch,
-        event: Event | Iterable[Event] | None,
-        delay: float | timedelta | None,
-        at: datetime | None,
-        dedup_key: str | None,
-        expected_head: int | None,
-    ) -> int | None:
-        session, commits = self._session, self._session._commits
-        events = events_of(event, dedup_key)
-        alone = not batch and expected_head is None
-        if events and alone and delay is None and at is None and dedup_key is None:
-            commits.append(events, session.namespace)
-            return None
-        announcements = [
-            commits.announcement(
-                each, session.namespace, Lineage(), delay=delay, at=at, dedup_key=dedup_key
-            )
-            for each in events
-        ]
-        written = commits.write(
-            UnitOfWork(batch, session._metadata(), announcements, expected_head=expected_head)
-        )
         self._intents.settle(batch)
         identify(events, written.stored)
         return written.commit_id
