@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
-import apsw
 import pytest
 
 from ontologia import OntologiaConfig
@@ -17,14 +16,6 @@ from ontologia.testing.conformance.event_world import POST, ParcelPosted, claim,
 from tests.plans.test_query_plans import Watch
 
 _LARGE = ("events", "e", "event_claims", "k", "ready", "r", "deferred_events", "dead_letters")
-
-
-@pytest.fixture
-def watch() -> Iterator[Watch]:
-    watch = Watch()
-    apsw.connection_hooks.append(watch)
-    yield watch
-    apsw.connection_hooks.remove(watch)
 
 
 @pytest.fixture

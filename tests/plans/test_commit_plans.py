@@ -4,25 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-import apsw
-import pytest
-
-from tests.plans.test_query_plans import Watch
-
 START = datetime(2026, 1, 1, tzinfo=UTC)
 MANY = """
 WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 1000000)
 INSERT INTO commits(id, created_at)
 SELECT n, strftime('%Y-%m-%dT%H:%M:%S.000000+00:00', '2026-01-01', n || ' seconds') FROM numbers
 """
-
-
-@pytest.fixture
-def watch():
-    watch = Watch()
-    apsw.connection_hooks.append(watch)
-    yield watch
-    apsw.connection_hooks.remove(watch)
 
 
 def test_a_million_commits_are_twenty_looks_by_number_in_one_snapshot(watch, open_session, direct):

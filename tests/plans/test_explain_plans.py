@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import apsw
 import pytest
 
 from ontologia import Session
 from tests.integration.explained import Buys, Customer, fill
-from tests.plans.test_query_plans import Watch
 
 _LARGE = (
     *("commits", "entity_history", "relation_history", "events", "e", "event_claims", "attempts"),
     *("ready", "r"),
 )
-
-
-@pytest.fixture
-def watch():
-    watch = Watch()
-    apsw.connection_hooks.append(watch)
-    yield watch
-    apsw.connection_hooks.remove(watch)
 
 
 @pytest.fixture

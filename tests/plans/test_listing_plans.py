@@ -7,7 +7,6 @@ from datetime import timedelta
 from pathlib import Path
 from random import Random
 
-import apsw
 import pytest
 
 from ontologia import Event, OntologiaConfig
@@ -23,14 +22,6 @@ from ontologia.testing.conformance.event_world import (
     post,
 )
 from tests.plans.test_query_plans import Watch
-
-
-@pytest.fixture
-def watch() -> Iterator[Watch]:
-    watch = Watch()
-    apsw.connection_hooks.append(watch)
-    yield watch
-    apsw.connection_hooks.remove(watch)
 
 
 @pytest.fixture

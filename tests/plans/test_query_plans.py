@@ -103,14 +103,6 @@ class Watch:
 
 
 @pytest.fixture
-def watch():
-    watch = Watch()
-    apsw.connection_hooks.append(watch)
-    yield watch
-    apsw.connection_hooks.remove(watch)
-
-
-@pytest.fixture
 def store(watch, open_session):
     session = open_session()
     session.ensure(Item(id=f"i{n}", name=f"n{n}", size=n) for n in range(5))
