@@ -105,6 +105,8 @@ class Store(Protocol):
     """An opened store. Any thread may use it."""
 
     uri: str
+    store_id: str
+    """Names this store for good: versions of objects from another store mean nothing here."""
 
     def close(self) -> None:
         """Give up all connections. Closing again is nothing."""

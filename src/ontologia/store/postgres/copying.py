@@ -129,7 +129,7 @@ class PostgresSnapshot(_Tables):
 
     def _check(self) -> None:
         sql = layout_statements(self.schema)
-        found, copied = found_layout(self._one, sql)
+        found, _, copied = found_layout(self._one, sql)
         if copied:
             raise unfinished(self.shown, self._one(sql["get_copy"])[0])
         if found is None:
@@ -206,7 +206,7 @@ class PostgresTarget(_Tables):
     def _go_on(self, restart: bool) -> bool:
         """Whether there is an unfinished copy to go on with; to begin anew, it is removed."""
         with self._writing():
-            found, copied = found_layout(self._one, layout_statements(self.schema))
+            found, _, copied = found_layout(self._one, layout_statements(self.schema))
             if copied and restart:
                 self._empty()
                 self._all(f'DROP TABLE "{self.schema}".{MARK}')

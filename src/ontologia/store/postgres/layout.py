@@ -18,9 +18,9 @@ from ontologia.store.postgres.database import Database, Tx, lock_key
 from ontologia.store.postgres.place import qualified
 from ontologia.store.unfinished import unfinished
 
-LAYOUT = 4
+LAYOUT = 5
 """1 had events alone, 2 no indexes for `why` and `trace`, 3 no replies and no
-journal. Every step can run again without harm, so one list is all upgrades."""
+journal, 4 no conflicts, tracebacks and id of the store. Every step can run again without harm, so one list is all upgrades."""
 PARTS = (
     "schema",
     "commits",
@@ -40,13 +40,13 @@ PARTS = (
 _PATIENCE = 60_000  # milliseconds: whoever makes the tables is soon done
 
 
-def prepare(database: Database) -> None:
-    """Bring the schema to the current layout; one that is newer is refused."""
+def prepare(database: Database) -> str:
+    """Bring the schema to the current layout and return the store's id; a newer one is refused."""
     sql = layout_statements(database.schema)
     with database.read() as tx:
-        found = _checked(tx, sql, database.schema)
-    if found == LAYOUT:
-        return
+        found, store_id = _checked(tx, sql, database.schema)
+    if found == LAYOUT and store_id is not None:
+        return store_id
     if database.standby:
         raise StoreOpenError(
             f"schema {database.schema} has no tables of this version yet, and the server is a "
@@ -54,7 +54,7 @@ def prepare(database: Database) -> None:
             hint="Open a session on the primary once; the standby has them a moment later.",
         )
     try:
-        _make(database, sql)
+        return _make(database, sql)
     except DatabaseError as error:
         if found is None or not isinstance(error.__cause__, errors.InsufficientPrivilege):
             raise
@@ -65,14 +65,17 @@ def prepare(database: Database) -> None:
         ) from error
 
 
-def _make(database: Database, sql: dict[str, str]) -> None:
+def _make(database: Database, sql: dict[str, str]) -> str:
     with database.write(timeout_ms=_PATIENCE, unlimited=True) as tx:
         tx.one(sql["lock"], (lock_key("layout", database.schema),))
-        if _checked(tx, sql, database.schema) == LAYOUT:
-            return  # another process was faster
+        found, store_id = _checked(tx, sql, database.schema)
+        if found == LAYOUT and store_id is not None:
+            return store_id  # another process was faster
         for name in PARTS:
             tx.run(sql[name])
         tx.run(sql["set_layout"], (LAYOUT,))
+        made: str = tx.one(sql["get_layout"])[1]
+        return made
 
 
 def layout_statements(schema: str) -> dict[str, str]:
@@ -80,9 +83,9 @@ def layout_statements(schema: str) -> dict[str, str]:
     return qualified(statements("ontologia.store.postgres", "layout.sql"), schema)
 
 
-def _checked(tx: Tx, sql: dict[str, str], schema: str) -> int | None:
-    """Which layout the schema has; StoreOpenError if it cannot be worked with."""
-    found, copied = found_layout(tx.one, sql)
+def _checked(tx: Tx, sql: dict[str, str], schema: str) -> tuple[int | None, str | None]:
+    """The schema's layout and store id; StoreOpenError if it cannot be worked with."""
+    found, store_id, copied = found_layout(tx.one, sql)
     if copied:
         raise unfinished(f"schema {schema}", tx.one(sql["get_copy"])[0])
     if found is not None and found > LAYOUT:
@@ -91,13 +94,16 @@ def _checked(tx: Tx, sql: dict[str, str], schema: str) -> int | None:
             f"layouts up to {LAYOUT}; nothing was changed",
             hint="Open it with the version that wrote it, or a newer one.",
         )
-    return found
+    return found, store_id
 
 
-def found_layout(one: Callable[[str], Any], sql: dict[str, str]) -> tuple[int | None, bool]:
-    """Which layout the schema has, and whether a copy into it was not finished.
+def found_layout(
+    one: Callable[[str], Any], sql: dict[str, str]
+) -> tuple[int | None, str | None, bool]:
+    """The schema's layout, the store's id, and whether a copy into it is unfinished.
 
     `one` gives the first row of a statement.
     """
     has_layout, has_copy = one(sql["has_layout"])
-    return one(sql["get_layout"])[0] if has_layout else None, has_copy
+    version, store_id = (one(sql["get_layout"]) or (None, None)) if has_layout else (None, None)
+    return version, store_id, has_copy

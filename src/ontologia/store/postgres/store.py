@@ -89,7 +89,7 @@ class PostgresStore(Records):
             wake=self._wake,
         )
         try:
-            prepare(self._database)
+            self.store_id = prepare(self._database)
         except BaseException:
             self._database.close()
             raise

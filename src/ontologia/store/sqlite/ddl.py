@@ -7,6 +7,6 @@ from ontologia.store.sqlite.layout import LAYOUT, PARTS, SQL
 
 def ddl() -> str:
     """Everything that opening a new file would run; afterwards opening it changes no table."""
-    version = f"INSERT INTO ontologia_layout(version) VALUES ({LAYOUT});"
+    version = SQL["set_layout"].replace(":version", str(LAYOUT))
     parts = [*(SQL[name] for name in PARTS), version, SQL["statistics"]]
     return "BEGIN;\n\n" + "\n\n".join(parts) + "\n\nCOMMIT;\n"

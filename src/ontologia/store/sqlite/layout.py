@@ -12,7 +12,7 @@ from ontologia.store.named import statements
 from ontologia.store.sqlite.database import Database, Tx
 from ontologia.store.unfinished import MARK, unfinished
 
-LAYOUT = 4
+LAYOUT = 5
 SQL = statements("ontologia.store.sqlite", "layout.sql")
 PARTS = (
     "commits",
@@ -30,19 +30,40 @@ PARTS = (
     "layout",
 )
 _TYPES = statements("ontologia.store.sqlite", "types.sql")
+_ADDED = (
+    ("entity_history", "schema_version_id", "INTEGER"),
+    ("relation_history", "schema_version_id", "INTEGER"),
+    ("relation_history", "instance_key", "TEXT NOT NULL DEFAULT ''"),
+    ("event_claims", "conflicts", "INTEGER NOT NULL DEFAULT 0"),
+    ("attempts", "traceback", "TEXT"),
+    ("ontologia_layout", "store_id", "TEXT"),
+)
+"""Columns that layouts before this one lacked: table, name, declaration."""
 
 
-def prepare(database: Database, clock: Clock) -> None:
-    """Bring the file to the current layout; `place` has refused one that is newer."""
+def prepare(database: Database, clock: Clock) -> str:
+    """Bring the file to the current layout and return the store's id.
+
+    `place` has refused a layout that is newer.
+    """
     with database.read() as tx:
         found, source = found_layout(tx), found_copy(tx)
+        store_id = _store_id(tx) if found == LAYOUT else None
     if source is not None:
         raise unfinished(database.path, source)
-    if found == LAYOUT:
-        return
+    if store_id is not None:
+        return store_id
     with database.write() as tx:
-        if found_layout(tx) != LAYOUT:  # another process may have been faster
+        store_id = _store_id(tx) if found_layout(tx) == LAYOUT else None
+        if store_id is None:  # another process may have been faster
             _build(tx, to_text(clock.now()))
+            store_id = _store_id(tx)
+    return store_id
+
+
+def _store_id(tx: Tx) -> str:
+    found: str = tx.one("SELECT MAX(store_id) FROM ontologia_layout")[0]
+    return found
 
 
 def found_copy(tx: Tx) -> str | None:
@@ -69,20 +90,19 @@ def _build(tx: Tx, now: str) -> None:
         tx.run(SQL[name])
     _bootstrap_versions(tx, now)
     tx.run(SQL["rebuild_latest"])
-    tx.run("DELETE FROM ontologia_layout")
-    tx.run("INSERT INTO ontologia_layout(version) VALUES (?)", (LAYOUT,))
+    tx.run(SQL["set_layout"], {"version": LAYOUT})
     tx.run(SQL["statistics"])
     tx.run(SQL["reload_statistics"])
 
 
 def _add_missing_columns(tx: Tx) -> None:
     """Files from before these columns existed get them; their rows keep NULL and ''."""
-    for table in ("entity_history", "relation_history"):
-        if "schema_version_id" not in _columns(tx, table):
-            tx.run(f"ALTER TABLE {table} ADD COLUMN schema_version_id INTEGER")
     if "instance_key" not in _columns(tx, "relation_history"):
-        tx.run("ALTER TABLE relation_history ADD COLUMN instance_key TEXT NOT NULL DEFAULT ''")
         tx.run("DROP INDEX IF EXISTS idx_relation_history_lookup")
+    for table, column, declared in _ADDED:
+        columns = _columns(tx, table)
+        if columns and column not in columns:
+            tx.run(f"ALTER TABLE {table} ADD COLUMN {column} {declared}")
 
 
 def _bootstrap_versions(tx: Tx, now: str) -> None:

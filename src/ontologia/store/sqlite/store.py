@@ -74,7 +74,7 @@ class SQLiteStore(Records):
             wake=lambda: wake_all(self._place),
         )
         try:
-            prepare(self._database, clock)
+            self.store_id = prepare(self._database, clock)
         except BaseException:
             self._database.close()
             raise

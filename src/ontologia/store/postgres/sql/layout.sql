@@ -6,14 +6,20 @@ SELECT to_regclass('ontologia.ontologia_layout') IS NOT NULL,
        to_regclass('ontologia.ontologia_copy') IS NOT NULL;
 
 -- name: get_layout
-SELECT MAX(version) FROM ontologia.ontologia_layout;
+-- Layouts before 5 had no store_id: asked of the row as JSON it is NULL there, and no error.
+SELECT version, to_jsonb(l) ->> 'store_id' FROM ontologia.ontologia_layout l
+ ORDER BY version DESC LIMIT 1;
 
 -- name: get_copy
 -- What is being copied into the schema; the table is there only until that is finished.
 SELECT source FROM ontologia.ontologia_copy;
 
 -- name: set_layout
-INSERT INTO ontologia.ontologia_layout(version) VALUES (%s);
+-- One row; a store keeps the id it has. The version of an object means something in its own store
+-- only.
+WITH before AS (DELETE FROM ontologia.ontologia_layout RETURNING store_id)
+INSERT INTO ontologia.ontologia_layout(version, store_id)
+SELECT %s, COALESCE(MAX(store_id), replace(gen_random_uuid()::text, '-', '')) FROM before;
 
 -- name: schema
 -- Text is compared byte by byte (COLLATE "C"): the order of times as text is the order of time,
@@ -249,8 +255,11 @@ CREATE TABLE IF NOT EXISTS ontologia.event_claims (
     read_commit bigint,
     started_at text COLLATE "C",
     due_at text COLLATE "C",
+    conflicts bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (event_id, handler_id)
 );
+ALTER TABLE ontologia.event_claims
+    ADD COLUMN IF NOT EXISTS conflicts bigint NOT NULL DEFAULT 0;
 -- What waits for a time, the end of a lease or of a backoff; nothing else is in it.
 CREATE INDEX IF NOT EXISTS idx_claims_due
     ON ontologia.event_claims(consumer_id, due_at) WHERE due_at IS NOT NULL;
@@ -264,8 +273,10 @@ CREATE TABLE IF NOT EXISTS ontologia.attempts (
     read_commit bigint,
     outcome text COLLATE "C" NOT NULL,
     error text COLLATE "C",
+    traceback text COLLATE "C",
     PRIMARY KEY (event_id, handler_id, attempt)
 );
+ALTER TABLE ontologia.attempts ADD COLUMN IF NOT EXISTS traceback text COLLATE "C";
 CREATE TABLE IF NOT EXISTS ontologia.dead_letters (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     event_id text COLLATE "C" NOT NULL,
@@ -322,6 +333,7 @@ SELECT e.seq AS id, e.type AS topic, e.source, e.payload, e.correlation_id,
 
 -- name: layout
 CREATE TABLE IF NOT EXISTS ontologia.ontologia_layout (
-    version bigint NOT NULL
+    version bigint NOT NULL,
+    store_id text COLLATE "C"
 );
-DELETE FROM ontologia.ontologia_layout;
+ALTER TABLE ontologia.ontologia_layout ADD COLUMN IF NOT EXISTS store_id text COLLATE "C";

@@ -218,6 +218,7 @@ CREATE TABLE IF NOT EXISTS event_claims (
     read_commit INTEGER,
     started_at TEXT,
     due_at TEXT,
+    conflicts INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (event_id, handler_id)
 ) WITHOUT ROWID;
 -- What waits for a time, the end of a lease or of a backoff; nothing else is in it.
@@ -233,6 +234,7 @@ CREATE TABLE IF NOT EXISTS attempts (
     read_commit INTEGER,
     outcome TEXT NOT NULL,
     error TEXT,
+    traceback TEXT,
     PRIMARY KEY (event_id, handler_id, attempt)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS dead_letters (
@@ -293,9 +295,17 @@ SELECT e.seq AS id, e.type AS topic, e.source, e.payload, e.correlation_id,
 
 -- name: layout
 -- A table of our own and not PRAGMA user_version: the file may be shared with an application.
+-- `store_id` names this store: the version of an object means something in its own store only.
 CREATE TABLE IF NOT EXISTS ontologia_layout (
-    version INTEGER NOT NULL
+    version INTEGER NOT NULL,
+    store_id TEXT
 );
+
+-- name: set_layout
+-- One row; a store keeps the id it has.
+INSERT INTO ontologia_layout(version, store_id)
+SELECT :version, COALESCE(MAX(store_id), lower(hex(randomblob(16)))) FROM ontologia_layout;
+DELETE FROM ontologia_layout WHERE rowid < (SELECT MAX(rowid) FROM ontologia_layout);
 
 -- name: statistics
 -- What the planner should assume. Without it SQLite takes ten rows for a type and reads all of
