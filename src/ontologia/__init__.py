@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ontologia.runtime.context import HandlerContext
     from ontologia.runtime.handlers import on_event
     from ontologia.runtime.session import Session
-    from ontologia.runtime.unit import Unit
+    from ontologia.runtime.unit import Later, Unit, UnitOfWork, later
     from ontologia.schema.entity import Entity
     from ontologia.schema.event import Event
     from ontologia.schema.field import Field
@@ -35,6 +35,7 @@ __all__ = [
     "EventStore",
     "Field",
     "HandlerContext",
+    "Later",
     "LeaseExpiredError",
     "OntologiaConfig",
     "Relation",
@@ -42,6 +43,8 @@ __all__ = [
     "Schedule",
     "Session",
     "Unit",
+    "UnitOfWork",
+    "later",
     "left",
     "load_upgraders",
     "on_event",
@@ -64,7 +67,10 @@ _HOMES = {
     "Retry": "delivery.retry",
     "Schedule": "delivery.schedule",
     "Session": "runtime.session",
+    "Later": "runtime.unit",
     "Unit": "runtime.unit",
+    "UnitOfWork": "runtime.unit",
+    "later": "runtime.unit",
     "left": "schema.relation",
     "load_upgraders": "migration.upgraders",
     "on_event": "runtime.handlers",

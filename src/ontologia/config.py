@@ -72,6 +72,8 @@ class OntologiaConfig(BaseModel):
     """After this silence a session counts as dead."""
     event_max_attempts: _Positive = 10
     """How often a handler is given an event before it is buried."""
+    event_max_conflicts: _Positive = 25
+    """How often in a row a handler is run again after a conflict before that is a failure."""
     event_backoff_base_ms: _NotNegative = 250
     """The wait after a failure is this, doubled with every attempt ..."""
     event_backoff_max_ms: _NotNegative = 30_000

@@ -4,6 +4,7 @@ OntologiaError
 ├── ConfigError                  a setting that does not exist or cannot be
 ├── DefinitionError              a class that cannot be stored as it is written
 ├── InvalidValueError            a value that does not fit its field, or that JSON cannot carry
+│   ├── InvalidTypeError         ... because it is of the wrong type
 │   └── AnswerError              ... which a command's handler returned
 ├── QueryError                   a question that makes no sense
 │   └── QueryTypeError           ... because of the type of a value in it
@@ -14,8 +15,9 @@ OntologiaError
 ├── HeadMismatchError
 ├── SchemaOutdatedError
 ├── LockContentionError          somebody else was writing for too long
-├── StateConflictError           an object was changed by somebody else after it was read
-│   └── RecordExists             ... or there is one of the same id already
+├── StateConflictError           an object was changed by another commit after it was read
+├── ObjectExistsError            an object was to be created, and exists (also RecordExists)
+├── UncommittedChangesError      a handler returned without committing what it queued
 ├── LockLostError                the lease of a long write ran out under it
 ├── LeaseExpiredError            a handler was too slow; another session may have its event
 ├── EventLoopLimitError          a chain of events became too long
@@ -104,6 +106,10 @@ class DefinitionError(OntologiaError, TypeError):
 
 class InvalidValueError(OntologiaError, ValueError):
     """A value that does not fit its field, or that JSON cannot carry."""
+
+
+class InvalidTypeError(InvalidValueError, TypeError):
+    """An argument of the wrong type."""
 
 
 class AnswerError(InvalidValueError):
@@ -203,23 +209,81 @@ class LockContentionError(OntologiaError, TimeoutError):
 
 
 class StateConflictError(OntologiaError, RuntimeError):
-    """Somebody else changed an object after it was read, or made one of the same key."""
+    """Another commit changed an object after it was read."""
 
-    def __init__(self, type_name: str, key: str) -> None:
-        self.type_name, self.key = type_name, key
+    # `type_name` and `key` name the object, `read` is the version it was read at and `found` the
+    # current one (commits; 0 where there was, or is, none), `written_by` the handler, command or
+    # session that wrote the current one. `conflicts` has `(type_name, key, read, found)` of every
+    # object in question.
+    _stale: Sequence[Any] = ()
+
+    def __init__(
+        self,
+        type_name: str,
+        key: str | Sequence[str],
+        *,
+        read: int | None = None,
+        found: int | None = None,
+        deleted_at: int | None = None,
+        written_by: str | None = None,
+        conflicts: Sequence[tuple[str, str, int, int]] = (),
+    ) -> None:
+        self.type_name, self.key = type_name, _joined(key)
+        self.read, self.found, self.deleted_at = read, found, deleted_at
+        self.written_by, self.conflicts = written_by, list(conflicts)
+        by = f" by {written_by}" if written_by else ""
+        if found is None:
+            what = "was changed by another commit after it was read"
+        elif not found:
+            commit = f" in commit {deleted_at}" if deleted_at else ""
+            what = f"was read at version {read} and deleted{commit}{by}"
+        elif not read:
+            what = f"did not exist when it was read, and was created in commit {found}{by}"
+        else:
+            what = f"was read at version {read} and changed in commit {found}{by}"
+        more = f", and so were {len(self.conflicts) - 1} more" if len(self.conflicts) > 1 else ""
         super().__init__(
-            f"{type_name} {key!r} was changed by somebody else in the meantime; nothing was written",
-            hint="Read it again and decide again: doing the same once more is safe.",
+            f"{type_name} {self.key!r} {what}{more}; nothing was written and the queue is as it was",
+            hint="Read it again, decide again and commit again: session.transact() does that. To "
+            "write whatever is there: ensure(obj, overwrite=True).",
         )
 
 
-class RecordExists(StateConflictError):
-    """A record was to be made, and there is one of the same id."""
+class ObjectExistsError(OntologiaError, RuntimeError):
+    """An object was to be created, and there is one with the same key."""
 
-    def __init__(self, type_name: str, key: str) -> None:
-        super().__init__(type_name, key)
-        self.args = (f"there is a {type_name} {key!r} already; nothing was written",)
-        self.hint = "Give it another id, or none; or change the one that is there."
+    def __init__(self, type_name: str, key: str | Sequence[str], *, queued: bool = False) -> None:
+        self.type_name, self.key = type_name, _joined(key)
+        what = (
+            f"{type_name} {self.key!r} is queued in this unit of work already"
+            if queued
+            else f"there is a {type_name} {self.key!r} already; nothing was written"
+        )
+        super().__init__(
+            what, hint="Give it another key, or change the one that is there: ensure(), update()."
+        )
+
+
+RecordExists = ObjectExistsError
+"""The name that commands have for it."""
+
+
+def _joined(key: str | Sequence[str]) -> str:
+    return key if isinstance(key, str) else ":".join(part for part in key if part)
+
+
+class UncommittedChangesError(OntologiaError, RuntimeError):
+    """A handler returned with objects queued that it did not commit."""
+
+    def __init__(self, handler_id: str, objects: Sequence[str]) -> None:
+        self.handler_id, self.objects = handler_id, list(objects)
+        some = ", ".join(self.objects[:5])
+        more = f" and {len(self.objects) - 5} more" if len(self.objects) > 5 else ""
+        super().__init__(
+            f"{handler_id} returned without committing what it queued: {some}{more}; nothing of "
+            f"it was written",
+            hint="End the handler with ctx.commit(), or drop the changes with ctx.discard().",
+        )
 
 
 class LockLostError(OntologiaError, RuntimeError):

@@ -100,7 +100,9 @@ def test_a_record_that_somebody_else_changed_in_between_is_a_conflict(
         def act(other: Env) -> None:
             other.models[KEY].browse(record.id).write(meanwhile)
 
-        with pytest.raises(StateConflictError, match=rf"{KEY} '{record.id}' was changed"):
+        with pytest.raises(
+            StateConflictError, match=rf"{KEY} '{record.id}' was read at version 1 and changed"
+        ):
             do(env, between(other, act, record.id), record.id)
         assert record.read()[0] | meanwhile == record.read()[0]
         assert queued(env) == []

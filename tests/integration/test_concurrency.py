@@ -284,11 +284,12 @@ def test_a_commit_that_waits_too_long_says_for_whom_and_keeps_its_queue(uri, ope
 @pytest.mark.req("SQL-062")
 @SQLITE
 def test_a_commit_waits_for_the_writer_of_another_process_and_then_goes_on(uri, session):
-    session.ensure(Customer(id="c1", name="Ada"))
+    unit = session.unit()
+    unit.ensure(Customer(id="c1", name="Ada"))
 
     with Process(HOLD_A_COMMIT, uri) as writer, ThreadPoolExecutor(1) as pool:
         writer.hear("inside")
-        commit = pool.submit(session.commit)
+        commit = pool.submit(unit.commit)
         early = commit.done()
         writer.tell()
 
@@ -301,14 +302,15 @@ def test_a_commit_waits_for_the_writer_of_another_process_and_then_goes_on(uri, 
 def test_a_thread_waits_no_longer_for_another_than_for_another_process(open_session):
     gate = Gate()
     session = open_session(settings={"clock": gate, "lock_timeout_ms": 50})
-    session.ensure(Customer(id="c1", name="Ada"))
+    first, second = session.unit(), session.unit()
+    first.ensure(Customer(id="c1", name="Ada"))
+    second.ensure(Customer(id="c2", name="Bob"))
 
     with ThreadPoolExecutor(2) as pool:
         gate.closed = True
-        slow = pool.submit(session.commit)
+        slow = pool.submit(first.commit)
         gate.reached.wait(PATIENCE)
-        session.ensure(Customer(id="c2", name="Bob"))
-        quick = pool.submit(session.commit)
+        quick = pool.submit(second.commit)
         try:
             error = quick.exception(timeout=5)
         finally:
@@ -316,7 +318,7 @@ def test_a_thread_waits_no_longer_for_another_than_for_another_process(open_sess
 
     assert isinstance(error, LockContentionError)
     assert "thread" in error.holder
-    assert (slow.result(), session.commit()) == (1, 2)
+    assert (slow.result(), second.commit()) == (1, 2)
 
 
 @SQLITE

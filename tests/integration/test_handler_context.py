@@ -71,10 +71,11 @@ def test_the_event_has_its_fields_and_what_the_store_knows_of_it(session, clock)
 
 
 @pytest.mark.req("ONT-035", "ONT-037", "ONT-201")
-def test_a_handler_that_never_commits_writes_nothing_and_is_acknowledged(session):
+def test_a_handler_that_never_commits_writes_nothing_and_fails(session):
     told = deliver(session, lambda ctx: ctx.ensure([ada()]))
 
-    assert told["claims"][0]["ack_at"] is not None
+    assert told["claims"][0]["ack_at"] is None
+    assert "UncommittedChangesError" in told["claims"][0]["last_error"]
     assert (session.head, names(session), session.list_commits()) == (0, {}, [])
 
 

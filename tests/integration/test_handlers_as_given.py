@@ -143,9 +143,7 @@ def test_what_yields_is_refused_since_nobody_would_run_it():
 
 @pytest.mark.req("ONT-037", "NEW-028")
 @pytest.mark.parametrize("count", [1, 3])
-def test_objects_that_were_queued_and_not_committed_are_warned_of_with_their_number(
-    session, caplog, count
-):
+def test_objects_that_were_queued_and_not_committed_are_named(session, caplog, count):
     @on_event(Job, name="forgetful")
     def forgetful(ctx):
         ctx.ensure(Customer(id="c0", name="Ada"))
@@ -162,11 +160,14 @@ def test_objects_that_were_queued_and_not_committed_are_warned_of_with_their_num
         session.run([forgetful, tidy], max_iterations=1)
 
     [warning] = [each.getMessage() for each in caplog.records if "queued" in each.getMessage()]
-    assert f" {count} object" in warning
+    assert all(f"Customer 'c{n}'" in warning for n in range(1, count + 1))
     assert "forgetful" in warning
     assert event_id in warning
     assert [each.id for each in session.query().entities(Customer).collect()] == ["c0"]
-    assert all(each["ack_at"] for each in shown(session, event_id)["claims"])
+    claims = {each["handler_id"]: each for each in shown(session, event_id)["claims"]}
+    assert claims["tidy"]["ack_at"]
+    assert claims["forgetful"]["ack_at"] is None
+    assert claims["forgetful"]["attempts"] == 1
 
 
 # -- which class an event is ----------------------------------------------------------------------

@@ -130,6 +130,8 @@ def test_nothing_is_written_after_a_crash():
         ctx.ensure(LoafBill(order_id="o1"))
         try:
             ctx.commit()
+        except Exception:
+            raise
         except BaseException:  # noqa: BLE001 - it is that stubborn
             ctx.ensure(LoafBill(order_id="scar"))
             ctx.commit(event=LoafBilled(order_id="scar"))

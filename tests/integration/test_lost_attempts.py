@@ -89,13 +89,13 @@ def test_a_commit_failure_that_is_swallowed_is_a_failure_all_the_same(session, r
                 ctx.commit()
             except IntegrityError as error:
                 seen.append(error)
-            ctx.discard()
+        ctx.discard()
+        ctx.commit()
 
     event_id = announce(session, Charge())
     session.run([swallow], max_iterations=1)
 
     assert len(seen) == 2
-    assert seen[0] is seen[1]
     claim = claim_of(session, event_id)
     assert (claim["attempts"], claim["ack_at"]) == (1, None)
     assert "refused" in claim["last_error"]

@@ -65,7 +65,11 @@ def test_priority_and_name_are_given_by_name():
     parameters = inspect.signature(on_event).parameters
 
     assert parameters["priority"].default == 100
-    assert [p.name for p in parameters.values() if p.kind is p.KEYWORD_ONLY] == ["priority", "name"]
+    assert [p.name for p in parameters.values() if p.kind is p.KEYWORD_ONLY] == [
+        "priority",
+        "name",
+        "reads",
+    ]
     with pytest.raises(TypeError):
         on_event(UserCreated, 50)
     for wrong in (True, "50", 1.5):

@@ -13,9 +13,9 @@ from ontologia.commands import Command, Env, RecordNotFound, RecordSet
 from ontologia.errors import (
     InvalidValueError,
     NotFoundError,
+    ObjectExistsError,
     QueryError,
     QueryTypeError,
-    StateConflictError,
 )
 from tests.integration.freight import FreightNote, FreightShipment, application, do
 
@@ -119,7 +119,7 @@ def test_what_is_unlinked_is_gone_and_its_history_stays(env: Env, five: RecordSe
 def test_a_record_keeps_the_id_it_brings_and_two_cannot_have_it(env: Env) -> None:
     first = env.models[KEY].create({"id": "S-1", "reference": "first"})
     assert first.id == "S-1"
-    with pytest.raises(StateConflictError, match=r"freight\.shipment 'S-1'"):
+    with pytest.raises(ObjectExistsError, match=r"freight\.shipment 'S-1'"):
         env.models[KEY].create({"id": "S-1", "reference": "second"})
     assert first.read()[0]["reference"] == "first"
     with pytest.raises(InvalidValueError, match="the id of a record cannot change"):

@@ -18,7 +18,7 @@ from ontologia.errors import (
 )
 from ontologia.queues import DomainEvent, EventWorker, StoreEventQueue
 from ontologia.queues.current import delivered
-from ontologia.runtime.commits import UnitOfWork
+from ontologia.runtime.commits import WriteRequest
 from ontologia.testing.conformance.queue_world import (
     DEAD,
     PATIENCE,
@@ -138,7 +138,7 @@ def test_a_commit_is_fenced_by_the_delivery_it_belongs_to(session, clock, queue)
     claim = queue.claim_of(take(queue)[0].receipt_handle)
     let_leases_end(clock, queue)
 
-    unit = UnitOfWork(announcements=[queue.announcement(event(2))], claim=claim)
+    unit = WriteRequest(announcements=[queue.announcement(event(2))], claim=claim)
     with pytest.raises(LeaseExpiredError):
         session._commits.write(unit)
 
@@ -286,10 +286,11 @@ def test_what_a_store_cannot_keep_is_refused(queue, field):
 
 @pytest.mark.req("EDE-082")
 def test_an_event_is_stored_with_the_unit_of_work_or_not_at_all(session, queue):
-    session.ensure(Customer(id="c1", name="Ada"))
-    batch = session._intents.snapshot()
+    intents = session._new_intents()
+    intents.ensure(Customer(id="c1", name="Ada"))
+    batch = intents.snapshot()
     units = [
-        UnitOfWork(batch, announcements=[queue.announcement(event(n))], expected_head=head)
+        WriteRequest(batch, announcements=[queue.announcement(event(n))], expected_head=head)
         for n, head in ((1, 99), (2, 0))
     ]
 

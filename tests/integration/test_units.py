@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from ontologia import Entity, Event, Field, HandlerContext, Unit, on_event
+from ontologia import Entity, Event, Field, HandlerContext, Session, Unit, on_event
 from ontologia.errors import (
     HeadMismatchError,
     InvalidValueError,
-    LockContentionError,
     OntologiaError,
     SessionClosedError,
 )
@@ -145,40 +145,61 @@ def test_a_commit_of_nothing_has_no_say_in_what_is_queued_later(
     assert caplog.text == ""
 
 
-def test_a_session_that_is_left_waits_for_the_commit_of_another_thread(open_session, session):
-    """It neither drops what that is just writing, nor its own."""
-    leaving = open_session()
-    begun, go_on = threading.Event(), threading.Event()
-    write = leaving._commits.write
-
-    def slowly(unit):
-        begun.set()
-        assert go_on.wait(PATIENCE)
-        return write(unit)
-
-    leaving._commits.write = slowly
+@pytest.mark.req("C-039")
+def test_each_thread_has_a_queue_of_its_own(session):
+    """Another thread's commit does not write my objects without my event."""
+    session.ensure(Guest(**ADA))
     with ThreadPoolExecutor(1) as other:
-        with leaving:
-            leaving.ensure(Guest(**ADA))
-            done = other.submit(leaving.commit)
-            assert begun.wait(PATIENCE)
-            leaving.ensure(Guest(**BOB))
-            threading.Timer(0.05, go_on.set).start()  # most likely it is waiting by then
-        assert done.result(PATIENCE) == 1
+        assert other.submit(session.commit).result(PATIENCE) is None
+        assert other.submit(session.get, Guest, "ada").result(PATIENCE) is None
+        other.submit(session.ensure, Guest(**BOB)).result(PATIENCE)
+        assert other.submit(session.commit).result(PATIENCE) == 1
 
+    assert guests(session) == {"bob": 2}
+    assert session.commit() == 2
     assert guests(session) == {"ada": 1, "bob": 2}
 
 
-def test_a_commit_that_did_not_have_its_turn_is_a_commit_that_failed(open_session, session, caplog):
-    leaving = open_session(settings={"lock_timeout_ms": 50})
-    with leaving, ThreadPoolExecutor(1) as other:
+@pytest.mark.req("C-039")
+def test_leaving_a_session_commits_the_queue_of_the_thread_that_leaves(
+    open_session, session, caplog
+):
+    with ThreadPoolExecutor(1, thread_name_prefix="kitchen") as other, open_session() as leaving:
+        other.submit(leaving.ensure, [Guest(**BOB), Guest(id="eve", table=3)]).result(PATIENCE)
         leaving.ensure(Guest(**ADA))
-        with leaving._turn.taken(0):
-            done = other.submit(leaving.commit, event=GuestSeated(guest="ada"))
-            assert isinstance(done.exception(PATIENCE), LockContentionError)
 
-    assert guests(session) == {}
-    assert "1 objects are dropped" in caplog.text
+    assert guests(session) == {"ada": 1}
+    assert "2 objects queued by thread kitchen_0; they were not written" in caplog.text
+
+
+def test_a_thread_does_not_inherit_what_another_left_behind(open_session, caplog):
+    """Threads that ended are forgotten, unless they left something to be named at the end."""
+    session = open_session()
+    for name, leave in (("first", True), ("second", False), ("third", False)):
+        work = (lambda: session.ensure(Guest(**BOB))) if leave else session.commit
+        thread = threading.Thread(target=work, name=name)
+        thread.start()
+        thread.join(PATIENCE)
+
+    assert session.head == 0
+    assert [name for name, _ in session._threads.left_behind()] == ["first"]
+    assert len(session._threads._all) <= 2
+    session.close()
+    assert "thread first" in caplog.text
+
+
+def test_a_session_that_is_forgotten_with_objects_queued_warns(uri):
+    def forget() -> None:
+        session = Session(uri)
+        session.ensure(Guest(**ADA))
+        session._store.close()
+
+    def collect() -> None:
+        forget()
+        gc.collect()
+
+    with pytest.warns(ResourceWarning, match="1 queued objects were not written"):
+        collect()
 
 
 @pytest.mark.parametrize("use", ["ensure", "delete", "discard", "commit", "query"])

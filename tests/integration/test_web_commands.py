@@ -95,7 +95,7 @@ def test_any_name_of_a_command_can_be_a_path(http):
         ("kilos", 422, "invalid", "Weight: kilos: Input should be a valid integer"),
         ("permission", 403, "forbidden", "not yours"),
         ("missing", 404, "not-found", "there is no crane 7"),
-        ("conflict", 409, "conflict", "was changed by somebody else"),
+        ("conflict", 409, "conflict", "was changed by another commit"),
         ("head", 409, "conflict", "expected head 1"),
         ("busy", 503, "unavailable", "waited 5000 ms"),
         ("lost", 503, "unavailable", "the server went away"),

@@ -57,6 +57,13 @@ MUTATIONS: dict[str, list[Edit]] = {
             "if claim is not None and not tx.holds(claim) and False:",
         ),
     ],
+    "what was read may have changed when it is written back": [
+        Edit(
+            "runtime/intents.py",
+            "if intent.read is not None and intent.read != now:",
+            "if intent.read is not None and intent.read != now and intent.creates:",
+        ),
+    ],
     "a consumer is subscribed after what is retained was made ready for it": [
         Edit(
             "store/events/consumers.py",

@@ -16,10 +16,14 @@ from ontologia import (
     EventStore,
     Field,
     HandlerContext,
+    Later,
     Relation,
     Retry,
     Schedule,
     Session,
+    Unit,
+    UnitOfWork,
+    later,
     left,
     on_event,
     right,
@@ -114,6 +118,30 @@ class ReceiptDue(Event):
 
 class Cleanup(Event):
     pass
+
+
+def units(session: Session) -> None:
+    assert_type(session.get(Customer, "c1"), Customer | None)
+    assert_type(session.one(Customer, "c1", as_of=3).tier, str)
+    assert_type(session.one(Subscription, ("c1", "p1")).left.name, str)
+    session.update(Customer, "c1", tier="gold")
+    session.create(Product(sku="p2", price=9.5))
+    session.ensure([session.one(Customer, "c1"), Product(sku="p1", price=1.0)], overwrite=True)
+    reminder = later(OrderPlaced(order_id="o1"), delay=timedelta(minutes=15))
+    assert_type(reminder, Later[OrderPlaced])
+    assert_type(session.commit(event=[OrderPlaced(order_id="o1"), reminder]), int | None)
+    assert_type(session.transact(promote), str)
+    with session.unit(reads="checked") as unit:
+        assert_type(unit, Unit)
+        assert_type(promote(unit), str)
+    promote(session)
+
+
+def promote(unit: UnitOfWork) -> str:
+    customer = unit.one(Customer, "c1")
+    customer.tier = "gold"
+    unit.ensure(customer)
+    return customer.tier
 
 
 def events() -> None:

@@ -30,6 +30,7 @@ OTHER = {
     "session_heartbeat_interval_ms": 13,
     "session_ttl_ms": 14,
     "event_max_attempts": 15,
+    "event_max_conflicts": 28,
     "event_backoff_base_ms": 16,
     "event_backoff_max_ms": 17,
     "max_event_chain_depth": 18,

@@ -22,7 +22,7 @@ from ontologia.errors import (
 CLASSES = {
     name: value
     for name, value in vars(errors).items()
-    if inspect.isclass(value) and value.__module__ == "ontologia.errors"
+    if inspect.isclass(value) and value.__module__ == "ontologia.errors" and value.__name__ == name
 }
 
 

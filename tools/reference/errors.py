@@ -27,8 +27,9 @@ def errors_page(page: str) -> str:
 def tree(cls: type[OntologiaError], depth: int = 0) -> Iterator[tuple[type[OntologiaError], int]]:
     """A class and those below it, in the order of `errors.py`, each with its depth."""
     yield cls, depth
-    for below in vars(errors).values():
-        if _is_error(below) and below.__bases__[0] is cls:
+    for name, below in vars(errors).items():
+        # A second name of a class is no second class.
+        if _is_error(below) and below.__bases__[0] is cls and below.__name__ == name:
             yield from tree(below, depth + 1)
 
 

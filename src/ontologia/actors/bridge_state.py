@@ -12,8 +12,7 @@ from ontologia.actors.message import Message
 from ontologia.actors.storing import Data, Place, StoreActor
 from ontologia.commands.domain import condition, orders
 from ontologia.errors import InvalidValueError, NotFoundError
-from ontologia.runtime.commits import UnitOfWork
-from ontologia.runtime.intents import Intents
+from ontologia.runtime.commits import WriteRequest
 from ontologia.schema.expression import And, Condition
 from ontologia.schema.shape import Shape
 from ontologia.schema.stored import plain
@@ -159,7 +158,7 @@ class StateActor(StoreActor):
         return found
 
     def _ensure(self, data: EnsureData, message: Message) -> dict[str, Any]:
-        intents = Intents(self.session._registry)
+        intents = self.session._new_intents()
         for wanted in data.objects:
             cls = self.place.type(wanted.type)
             ends = {
@@ -167,12 +166,12 @@ class StateActor(StoreActor):
                 for side, end in (("left", wanted.left), ("right", wanted.right))
                 if end is not None
             }
-            intents.add(cls(**wanted.fields, **ends))
+            intents.ensure(cls(**wanted.fields, **ends))
         for named in data.delete:
-            intents.add(_to_delete(self.place.type(named.type), named), delete=True)
+            intents.delete(_to_delete(self.place.type(named.type), named))
         said = [] if data.event is None else [row_of(self.session, data.event, message)]
         written = self.session._commits.write(
-            UnitOfWork(
+            WriteRequest(
                 intents.snapshot(),
                 self.session._metadata() | {"message_id": message.metadata.id},
                 [Announcement(row) for row in said],

@@ -25,6 +25,7 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (errors.MigrationError, 3),
     (errors.HeadMismatchError, 6),
     (errors.StateConflictError, 6),
+    (errors.ObjectExistsError, 6),
     (errors.ImportConflictError, 6),
     (errors.ConsumerBusyError, 6),
     (errors.AlreadyStartedError, 6),

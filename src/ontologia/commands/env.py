@@ -23,7 +23,7 @@ from ontologia.errors import ConfigError, SessionClosedError
 from ontologia.ids import Ids
 from ontologia.queues import EventQueue, open_queue
 from ontologia.queues.current import get_current_tenant_id
-from ontologia.runtime.commits import UnitOfWork
+from ontologia.runtime.commits import WriteRequest
 from ontologia.runtime.session import Session
 from ontologia.store.rows import Announcement, Claim, RawChange
 
@@ -135,7 +135,7 @@ class Env:
     def _reading(self) -> CommandUnit:
         """Through what to read: the unit of work, or one that lasts for this one question."""
         self._check_open()
-        return self._unit() or CommandUnit(self.session._reader, "")
+        return self._unit() or CommandUnit(self.session, "")
 
     @contextmanager
     def _working(self, cmd: Command | None = None) -> Generator[CommandUnit]:
@@ -162,7 +162,7 @@ class Env:
     @contextmanager
     def _beginning(self) -> Generator[CommandUnit]:
         self._check_open()
-        unit = CommandUnit(self.session._reader, self._id())
+        unit = CommandUnit(self.session, self._id())
         token = _units.set(((self, unit), *_units.get()))
         try:
             yield unit
@@ -172,8 +172,8 @@ class Env:
         self._commit(unit)
 
     def _commit(self, unit: CommandUnit) -> None:
-        batch, seen = unit.batch(), unit.seen()
-        if not (batch or unit.events or unit.also):
+        queue, reads = unit.intents.snapshot(), unit.reads()
+        if not (queue or unit.events or unit.also):
             return
         announcing = self._announcing
         claim = announcing.claim()
@@ -185,14 +185,14 @@ class Env:
             made = queued + announcing.within(tracked, claim)
             return made if changes else announcing.by_command(made, unit)
 
-        touches_state = bool(batch or seen)  # then it is known only in the transaction what changes
+        touches_state = bool(queue or reads)  # then only the transaction knows what changes
         self.session._commits.write(
-            UnitOfWork(
-                batch,
+            WriteRequest(
+                queue,
                 self._metadata(unit, claim),
                 () if touches_state else announce(()),
                 claim,
-                seen=seen,
+                reads=reads,
                 announce=announce,
                 also=unit.also,
             )

@@ -18,6 +18,7 @@ from ontologia.errors import (
     InvalidValueError,
     LockContentionError,
     NotFoundError,
+    ObjectExistsError,
     OntologiaError,
     QueryError,
     StandbyError,
@@ -33,7 +34,7 @@ def status_of(error: Exception) -> int:
     # What the database did not do, or does not have, means the same in a hook as elsewhere.
     if isinstance(error, LockContentionError | ConnectionLostError | StandbyError):
         return 503
-    if isinstance(error, StateConflictError | HeadMismatchError):
+    if isinstance(error, StateConflictError | ObjectExistsError | HeadMismatchError):
         return 409
     if isinstance(error, PermissionError) and error.errno is not None:
         return 500  # a file that this process may not read, not a client's rights

@@ -14,6 +14,7 @@ from ontologia.errors import (
     AnswerError,
     IdempotencyKeyReused,
     InvalidValueError,
+    ObjectExistsError,
     StateConflictError,
 )
 from ontologia.store.database import Tx
@@ -49,7 +50,7 @@ def dispatch_once(env: Env, cmd: Command, key: str) -> Any:
             return _answer(known, request, key)
         try:
             return _carry_out(env, cmd, place, request)
-        except (_Answered, StateConflictError):
+        except (_Answered, StateConflictError, ObjectExistsError):
             # Another process may have been faster; whatever was done here is taken back.
             if (known := _find(env, place)) is None:
                 raise

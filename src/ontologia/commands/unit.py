@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import orjson
+
 from ontologia.commands.command import Command
 from ontologia.errors import InvalidValueError, RecordExists, RecordNotFound
 from ontologia.query import evaluate
@@ -14,27 +16,20 @@ from ontologia.query.builder import QueryBuilder
 from ontologia.query.question import Question, both
 from ontologia.query.traversal import Path
 from ontologia.queues import DomainEvent
-from ontologia.runtime.reader import Reader
+from ontologia.runtime.intents import ABSENT, Intent, Versions
 from ontologia.schema.expression import In, Not
 from ontologia.schema.shape import Shape
 from ontologia.store.database import Tx
-from ontologia.store.rows import Batch
+from ontologia.store.rows import ObjectKey, TypeKey
 
 if TYPE_CHECKING:
     from ontologia.commands.recordset import RecordSet
+    from ontologia.runtime.session import Session
 
 Fields = dict[str, Any]
 Place = tuple[str, str]
 """(model key, record id)"""
 _DEEPEST = 40
-
-
-class Draft(NamedTuple):
-    """A record as it is to be: its fields and their text; neither, if it is to be deleted."""
-
-    shape: Shape
-    fields: Fields | None
-    text: str | None
 
 
 class Frame:
@@ -70,12 +65,12 @@ class Mark(NamedTuple):
 
 
 class CommandUnit:
-    """A unit of work. Whatever is asked through it sees what was written through it.
+    """The unit of work of one command. Its queries see what it has written.
 
-    Nothing of it is in the store before its end. What it read must still be so by then.
+    Nothing of it is in the store before its end. What it read must be unchanged by then.
     """
 
-    def __init__(self, reader: Reader, id: str) -> None:
+    def __init__(self, session: Session, id: str) -> None:
         self.id = id
         self.name: str | None = None
         """The command it began with."""
@@ -86,11 +81,11 @@ class CommandUnit:
         self.also: Callable[[Tx], None] | None = None
         """Something else to write at the end."""
         self._thread: int | None = threading.get_ident()
-        self._reader = reader
-        self._seen: Batch = {}
-        self._read: dict[Place, Fields | None] = {}
-        self._drafts: dict[Place, Draft] = {}
-        self._undo: list[tuple[Place, Draft | None]] = []
+        self.intents = session._new_intents(checked=True)
+        self._reader = session._reader
+        self._read: dict[Place, Any] = {}
+        """Records as they were read, None where there was none: read once, however often asked."""
+        self._undo: list[tuple[TypeKey, ObjectKey, Intent | None]] = []
 
     # -- its life -------------------------------------------------------------------------------
 
@@ -123,11 +118,7 @@ class CommandUnit:
     def roll_back(self, mark: Mark) -> None:
         """Take back what was written and announced since then."""
         while len(self._undo) > mark.drafts:
-            place, before = self._undo.pop()
-            if before is None:
-                del self._drafts[place]
-            else:
-                self._drafts[place] = before
+            self.intents.put(*self._undo.pop())
         del self.events[mark.events :]
 
     # -- records --------------------------------------------------------------------------------
@@ -137,36 +128,38 @@ class CommandUnit:
 
         One statement for those that were not read before.
         """
-        missing = [id for id in ids if not self._has((shape.name, id))]
+        missing = [id for id in ids if not self._has(shape, id)]
         if missing:
             key = shape.expression(shape.key or "")
             where = key == missing[0] if len(missing) == 1 else key.in_(missing)
-            question = Question(shape, where=where)
-            found = {obj.id: obj.__dict__ for obj in self._reader.objects(question)}
+            found = {obj.id: obj for obj in self._reader.objects(Question(shape, where=where))}
             self._read.update({(shape.name, id): found.get(id) for id in missing})
         return [self._look(shape, id) for id in ids]
 
-    def _has(self, place: Place) -> bool:
-        return place in self._drafts or place in self._read
+    def _has(self, shape: Shape, id: str) -> bool:
+        return (id,) in self.intents.of(shape) or (shape.name, id) in self._read
 
     def _look(self, shape: Shape, id: str) -> Fields | None:
-        place = (shape.name, id)
-        draft = self._drafts.get(place)
-        if draft is not None:
-            return _copy(draft.fields)
-        read = self._read[place]
-        text = None if read is None else shape.dump(read)
-        self._seen.setdefault((shape.kind, shape.name), {}).setdefault((id,), text)
-        return _copy(read)
+        intent = self.intents.of(shape).get((id,))
+        if intent is not None:
+            return _fields(shape, intent)
+        read = self._read[shape.name, id]
+        self.intents.note(shape, (id,), ABSENT if read is None else read._version[0])
+        return None if read is None else _copy(read.__dict__)
 
     def create(self, shape: Shape, values: Fields) -> Fields:
         """Write a new record; RecordExists, here or at the end, if there is one of its id."""
         fields = shape.validate(values)
-        place = (shape.name, fields["id"])
-        draft = self._drafts.get(place)
-        if (self._read.get(place) if draft is None else draft.fields) is not None:
-            raise RecordExists(*place)
-        self._put(shape, fields["id"], fields)
+        id: str = fields["id"]
+        intent = self.intents.of(shape).get((id,))
+        known = self._read.get((shape.name, id)) if intent is None else intent.fields
+        if known is not None:
+            raise RecordExists(shape.name, id)
+        text = shape.dump(fields)
+        if intent is not None:  # deleted before
+            self._put(shape, id, intent._replace(fields=text))
+        else:
+            self._put(shape, id, Intent(text, ABSENT, creates=True))
         return fields
 
     def update(self, shape: Shape, id: str, values: Fields) -> Fields:
@@ -180,7 +173,7 @@ class CommandUnit:
                     f"{shape.name}: {name!r} is not a field (it has {', '.join(shape.fields)})"
                 )
             fields[name] = shape.validate_one(name, value)
-        self._put(shape, id, fields)
+        self._put(shape, id, self._changed(shape, id, shape.dump(fields)))
         return fields
 
     def delete(self, shape: Shape, id: str) -> None:
@@ -188,27 +181,27 @@ class CommandUnit:
         [fields] = self.fields(shape, [id])
         if fields is None:
             raise RecordNotFound(shape.name, [id])
-        self._put(shape, id, None)
+        self._put(shape, id, self._changed(shape, id, None))
 
-    def _put(self, shape: Shape, id: str, fields: Fields | None) -> None:
-        place = (shape.name, id)
-        self._undo.append((place, self._drafts.get(place)))
-        text = None if fields is None else shape.dump(fields)
-        self._drafts[place] = Draft(shape, _copy(fields), text)
+    def _changed(self, shape: Shape, id: str, text: str | None) -> Intent:
+        """The intent for a record that is there, or that this unit creates."""
+        before = self.intents.of(shape).get((id,))
+        return Intent(text) if before is None else before._replace(fields=text)
 
-    def batch(self) -> Batch:
-        """What is to be true at the end."""
-        batch: Batch = {}
-        for (name, id), draft in self._drafts.items():
-            batch.setdefault((draft.shape.kind, name), {})[(id,)] = draft.text
-        return batch
+    def _put(self, shape: Shape, id: str, intent: Intent) -> None:
+        type_key: TypeKey = (shape.kind, shape.name)
+        self._undo.append((type_key, (id,), self.intents.put(type_key, (id,), intent)))
 
-    def seen(self) -> Batch:
-        """What must be true before: what was read, and that what was made unread is not there."""
-        seen = {type_key: dict(objects) for type_key, objects in self._seen.items()}
-        for (name, id), draft in self._drafts.items():
-            seen.setdefault((draft.shape.kind, name), {}).setdefault((id,), None)
-        return seen
+    def reads(self) -> Versions:
+        """What must be unchanged at the end; a record that is created must not be there."""
+        return {
+            type_key: {
+                key: version
+                for key, version in versions.items()
+                if not self.intents.creates(type_key, key)
+            }
+            for type_key, versions in self.intents.reads.items()
+        }
 
     # -- questions: query.builder.Answers ---------------------------------------------------------
 
@@ -248,18 +241,17 @@ class CommandUnit:
         rows = evaluate.groups(question._replace(where=None), others + own)
         return self._reader.named(question, rows)
 
-    def _mine(self, question: Question) -> dict[str, Draft]:
+    def _mine(self, question: Question) -> dict[str, Intent]:
         """What was written here and may be part of the answer, by id."""
         if question.historical or question.hops:
             return {}
-        name = question.shape.name
-        return {id: draft for (key, id), draft in self._drafts.items() if key == name}
+        return {id: intent for (id, *_), intent in self.intents.of(question.shape).items()}
 
-    def _matching(self, question: Question, mine: dict[str, Draft]) -> list[evaluate.Item]:
+    def _matching(self, question: Question, mine: dict[str, Intent]) -> list[evaluate.Item]:
         made = [
-            _instance(question.shape, draft.fields)
-            for draft in mine.values()
-            if draft.fields is not None
+            self._reader.queued(question.shape, (id,), intent.fields, None)
+            for id, intent in mine.items()
+            if intent.fields is not None
         ]
         return evaluate.matching(question, self._items(question, made))
 
@@ -269,30 +261,28 @@ class CommandUnit:
     def _remember(self, shape: Shape, found: Iterable[Any]) -> None:
         """What was found need not be read again."""
         for obj in found:
-            place = (shape.name, obj.id)
-            if not self._has(place):
-                self._read[place] = obj.__dict__
+            if not self._has(shape, obj.id):
+                self._read[shape.name, obj.id] = obj
 
 
-def _without(question: Question, mine: dict[str, Draft]) -> Question:
+def _without(question: Question, mine: dict[str, Intent]) -> Question:
     key = question.shape.expression(question.shape.key or "")._path
     return question._replace(where=both(question.where, Not(In(key, tuple(mine)))))
 
 
-def _instance(shape: Shape, fields: Fields) -> Any:
-    obj = shape.cls.__new__(shape.cls)
-    object.__setattr__(obj, "__dict__", _copy(fields) or {})
-    return obj
+_FIXED = (str, int, float, bool, type(None))
 
 
-def _copy(fields: Fields | None) -> Fields | None:
+def _copy(fields: Fields) -> Fields:
     """Fields that can be changed without changing these: few hold anything that can."""
-    if fields is None:
-        return None
     return {
         name: value if isinstance(value, _FIXED) else copy.deepcopy(value)
         for name, value in fields.items()
     }
 
 
-_FIXED = (str, int, float, bool, type(None))
+def _fields(shape: Shape, intent: Intent) -> Fields | None:
+    if intent.fields is None:
+        return None
+    fields: Fields = orjson.loads(intent.fields)
+    return shape.decode(fields)

@@ -15,7 +15,7 @@ from ontologia.extensions.bus import EventBus
 from ontologia.extensions.contract import Handler
 from ontologia.extensions.permissions import Permissions, check
 from ontologia.extensions.state import StateQuery
-from ontologia.runtime.commits import UnitOfWork
+from ontologia.runtime.commits import WriteRequest
 from ontologia.runtime.intents import Intents
 from ontologia.schema.entity import Entity
 from ontologia.store.events import checks
@@ -173,13 +173,13 @@ class ExtensionContext:
         bus, intents = self._needed(), self._queue()
         if not isinstance(fields, dict):
             raise InvalidValueError(f"{type_name}: fields are a dict, got {fields!r:.200}")
-        intents.add(await bus.threads.run(bus.types.instance, type_name, fields))
+        intents.ensure(await bus.threads.run(bus.types.instance, type_name, fields))
 
     async def delete(self, type_name: str, key: Any) -> None:
         """Queue the deletion of an object. Deleting what does not exist is nothing."""
         self._check("write", type_name)
         bus, intents = self._needed(), self._queue()
-        intents.add(await bus.threads.run(bus.types.to_delete, type_name, key), delete=True)
+        intents.delete(await bus.threads.run(bus.types.to_delete, type_name, key))
 
     async def commit(self, event: Mapping[str, Any] | None = None) -> int | None:
         """Write what is queued, in one transaction; the number of the commit, None without changes.
@@ -211,11 +211,11 @@ class ExtensionContext:
         # One commit after the other: one that finds nothing must not return before the one that
         # is just writing it.
         with self._committing:
-            batch = intents.snapshot()
-            unit = UnitOfWork(batch, self._metadata(bus, claim), announcements, claim)
-            commit_id = bus.session._commits.write(unit).commit_id
-            intents.settle(batch)
-        return commit_id
+            queue = intents.snapshot()
+            request = WriteRequest(queue, self._metadata(bus, claim), announcements, claim)
+            written = bus.session._commits.write(request)
+            intents.settle(queue, written.versions)
+        return written.commit_id
 
     def _metadata(self, bus: EventBus, claim: Claim | None) -> dict[str, Any]:
         metadata = bus.session._metadata() | {"extension_id": self._id}
@@ -231,7 +231,7 @@ class ExtensionContext:
         if now is not None and now.bus is bus and not now.ended:
             return now.intents_of(self._id)
         if self._intents is None:
-            self._intents = Intents(bus.session._registry)
+            self._intents = bus.session._new_intents()
         return self._intents
 
     # -- the rest ---------------------------------------------------------------------------------

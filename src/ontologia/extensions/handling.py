@@ -36,8 +36,7 @@ class Handling:
 
     def intents_of(self, extension_id: str) -> Intents:
         """What an extension has queued while it handles this event; nothing of it leaks out."""
-        registry = self.bus.session._registry
-        return self._intents.setdefault(extension_id, Intents(registry))
+        return self._intents.setdefault(extension_id, self.bus.session._new_intents())
 
     def left_behind(self) -> dict[str, int]:
         """How many objects each extension queued and did not commit."""

@@ -10,7 +10,7 @@ from ontologia.errors import InvalidValueError
 from ontologia.extensions import handling
 from ontologia.extensions.threads import Threads
 from ontologia.queues.protocol import checked_name, encoded_payload
-from ontologia.runtime.commits import UnitOfWork
+from ontologia.runtime.commits import WriteRequest
 from ontologia.runtime.session import Session
 from ontologia.store.database import Tx
 from ontologia.store.events import checks
@@ -57,7 +57,7 @@ class EventJournal:
             nonlocal number
             number = self._events.log.number(tx, row.id)
 
-        unit = UnitOfWork(announcements=[Announcement(row)], claim=claim, also=read_number)
+        unit = WriteRequest(announcements=[Announcement(row)], claim=claim, also=read_number)
         self._session._commits.write(unit)
         return number
 
@@ -77,7 +77,7 @@ class EventJournal:
             raise InvalidValueError("an event for later needs a delay or at=")
         wait = fire_at - self._session._clock.now().timestamp()
         row = self.row(topic, source, payload, correlation_id, anew=wait >= _A_WHILE)
-        unit = UnitOfWork(
+        unit = WriteRequest(
             announcements=[Announcement(row, fire_at)], claim=handling.fence(self._session)
         )
         [stored] = (await self._threads.in_order(self._session._commits.write, unit)).stored

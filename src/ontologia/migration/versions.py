@@ -135,7 +135,7 @@ class TypeVersions:
         generation, verified = self._verified
         if generation == tx.generation and all(key in verified for key in wanted):
             return verified  # no schema has changed since these were looked at
-        shapes = {key: self._shape(key) for key in wanted}
+        shapes = {key: self.shape(key) for key in wanted}
         stored = _registered(tx, shapes)
         diffs = [d for key, each in stored.items() if (d := self._diff(shapes[key], each))]
         if diffs:
@@ -173,7 +173,8 @@ class TypeVersions:
             return None
         return diff_specs(TypeSpec.from_json(stored.schema_json), spec, stored.version)
 
-    def _shape(self, key: TypeKey) -> Shape:
+    def shape(self, key: TypeKey) -> Shape:
+        """The registered shape of a type."""
         shape = self._registry.find(*key)
         if shape is None:
             raise MigrationError(f"{key[0]} {key[1]} is not registered in this session")

@@ -1,67 +1,80 @@
-"""Writing a unit of work: changes, the events that announce them, and the fence, or nothing."""
+"""The commit path: changes, the events emitted with them, and the fence, in one transaction."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ontologia import codec
 from ontologia.clock import Clock
 from ontologia.delivery.lineage import Lineage, check_depth
 from ontologia.errors import (
     BatchSizeExceededError,
     HeadMismatchError,
-    InvalidValueError,
     LeaseExpiredError,
-    RecordExists,
     StateConflictError,
 )
 from ontologia.migration.versions import TypeVersions
+from ontologia.runtime.intents import ABSENT, Queue, Stale, Versions, changes, version_of
 from ontologia.schema.event import Event
 from ontologia.store.database import Conflict, Tx
 from ontologia.store.events import checks
 from ontologia.store.events.log import fire_time
 from ontologia.store.events.store import fill
-from ontologia.store.protocol import Store
-from ontologia.store.rows import Announcement, Batch, Claim, EventRow, RawChange, Stored
+from ontologia.store.protocol import StateReader, Store
+from ontologia.store.rows import (
+    Announcement,
+    Claim,
+    Current,
+    EventRow,
+    Keys,
+    ObjectKey,
+    RawChange,
+    State,
+    Stored,
+    TypeKey,
+)
 
 if TYPE_CHECKING:
     from ontologia.config import OntologiaConfig
 
 
 @dataclass(slots=True)
-class UnitOfWork:
+class WriteRequest:
     """What goes in one transaction, or not at all."""
 
-    batch: Batch = field(default_factory=Batch)
+    queue: Queue = field(default_factory=Queue)
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     announcements: Sequence[Announcement] = ()
     claim: Claim | None = None
     """The fence: nothing is written unless this claim is held."""
     expected_head: int | None = None
-    seen: Batch = field(default_factory=Batch)
-    """Objects as they were when they were read: nothing is written unless they still are."""
+    reads: Versions = field(default_factory=Versions)
+    """Versions of objects that were read: nothing is written unless they are still current."""
     announce: Callable[[Sequence[RawChange]], Sequence[Announcement]] | None = None
     """More events, made from what turns out to change."""
     also: Callable[[Tx], None] | None = None
     """Something else to write in the same transaction."""
     along: Callable[[Tx], None] | None = None
-    """Something that waits for a transaction to be written by: only if there is one."""
+    """Piggy-backs on the transaction, if anything is written."""
 
 
 class Written(NamedTuple):
-    """What a unit of work came to."""
+    """What came of a request."""
 
     commit_id: int | None
     stored: list[Stored]
     rode: bool = False
     """Whether what was to be written along is part of it."""
+    versions: Versions = {}  # noqa: RUF012 - nobody changes it
+    """The version that each queued object has now."""
 
 
 class Commits:
-    """Carries out the units of work of one session."""
+    """Writes the requests of one session. Thread-safe."""
 
     def __init__(
         self,
@@ -80,77 +93,125 @@ class Commits:
         self.last = 0
         """The number of this session's last commit."""
 
-    def write(self, unit: UnitOfWork) -> Written:
-        """Write it in one durable transaction; an empty unit writes nothing.
+    def write(self, request: WriteRequest) -> Written:
+        """Write it in one durable transaction; an empty request writes nothing.
 
-        A transaction that collided with another was taken back as a whole, and is done again
-        after a short wait; HeadMismatchError after `commit_max_retries`.
+        StateConflictError if an object is no longer at the version that was read. A transaction
+        that collided with another was rolled back as a whole, and is done again after a short
+        wait; HeadMismatchError after `commit_max_retries`.
         """
-        self.check_size(unit.batch)
-        state = bool(unit.batch or unit.seen) or unit.expected_head is not None
+        self.check_size(request.queue)
+        state = bool(request.queue or request.reads) or request.expected_head is not None
         if state:
             self._make_indexes()
         most = self._config.commit_max_retries
         retry = 0
         while True:
             try:
-                return self._write(unit) if state else self._announce(unit)
+                return self._write(request) if state else self._announce(request)
+            except _StaleReads as error:
+                raise self._conflict(error.stale) from None
             except Conflict as error:
                 if retry >= most:
                     raise HeadMismatchError(max_retries=most) from error
             self._clock.sleep(retry_wait(retry, self._random))
             retry += 1
 
-    def _write(self, unit: UnitOfWork) -> Written:
-        claim, expected = unit.claim, unit.expected_head
-        batch = _together(unit.seen, unit.batch)
-        with self._store.write(claim=claim, batch=batch) as tx:
+    def _write(self, request: WriteRequest) -> Written:
+        claim, expected = request.claim, request.expected_head
+        touched = _touched(request.queue, request.reads)
+        with self._store.write(claim=claim, keys=touched) as tx:
             if claim is not None and not tx.holds(claim):
                 raise LeaseExpiredError(claim.handler_id, claim.event.id)
             check_head(expected, tx.head() if expected is not None else None)
-            versions = self._versions.verify(tx, batch)
-            changes = tx.delta(batch)
-            check_seen(unit.seen, unit.batch, changes)
-            announcements = list(unit.announcements)
-            if unit.announce is not None:
-                announcements += unit.announce(changes)
+            versions = self._versions.verify(tx, touched)
+            state = tx.current(touched)
+            found = self.changes(request.queue, request.reads, state)
+            announcements = list(request.announcements)
+            if request.announce is not None:
+                announcements += request.announce(found)
             commit_id: int | None = None
-            if changes:
-                commit_id = tx.write_commit(changes, metadata=unit.metadata, versions=versions)
+            if found:
+                commit_id = tx.write_commit(found, metadata=request.metadata, versions=versions)
                 announcements = [_by_commit(each, commit_id) for each in announcements]
             stored = tx.announce(announcements) if announcements else []
-            if unit.also is not None:
-                unit.also(tx.tx)
-            rode = unit.along is not None and bool(changes or announcements)
-            if unit.along is not None and rode:
-                unit.along(tx.tx)
+            if request.also is not None:
+                request.also(tx.tx)
+            rode = request.along is not None and bool(found or announcements)
+            if request.along is not None and rode:
+                request.along(tx.tx)
         if commit_id is not None:
             self.last = max(self.last, commit_id)
         if announcements:
             self._store.events.wake()
-        return Written(commit_id, stored, rode)
+        return Written(
+            commit_id, stored, rode, _new_versions(request.queue, state, found, commit_id)
+        )
 
-    def _announce(self, unit: UnitOfWork) -> Written:
+    def changes(self, queue: Queue, reads: Versions, state: State) -> list[RawChange]:
+        """What the queue changes in this state; an error if the state does not allow it."""
+        found, stale = changes(queue, reads, state, self._stored_fields)
+        if stale:
+            raise _StaleReads(stale)
+        return found
+
+    def preview(self, reader: StateReader, queue: Queue, reads: Versions) -> list[RawChange]:
+        """What a commit of the queue would change now, with the errors it would raise."""
+        try:
+            return self.changes(queue, reads, reader.current(_touched(queue, reads)))
+        except _StaleReads as error:
+            raise self._conflict(error.stale) from None
+
+    def _stored_fields(self, type_key: TypeKey, key: ObjectKey, current: Current) -> dict[str, Any]:
+        fields: dict[str, Any] = codec.decode(current.fields)
+        shape = self._versions.shape(type_key)
+        load = self._versions.loader(shape, current.schema_version)
+        return fields if load is None else shape.encode(load(key, fields))
+
+    def _conflict(self, stale: Sequence[Stale]) -> StateConflictError:
+        """What is known of a conflict: which object, which versions, and who wrote it."""
+        first = stale[0]
+        with self._store.provenance.read() as trail:
+            newest = next(trail.versions(*first.type_key, first.key), None)
+            number = first.found or (newest.commit_id if newest is not None else 0)
+            commit = trail.commit(number)
+        error = StateConflictError(
+            first.type_key[1],
+            first.key,
+            read=first.read,
+            found=first.found,
+            deleted_at=None if first.found else number,
+            written_by=None if commit is None else _writer(commit.metadata),
+            conflicts=[
+                (each.type_key[1], ":".join(filter(None, each.key)), each.read, each.found)
+                for each in stale
+            ],
+        )
+        error._stale = tuple(stale)
+        return error
+
+    def _announce(self, request: WriteRequest) -> Written:
         """Events alone: no state is touched, so no long write is in the way."""
-        if not unit.announcements and unit.also is None:
+        if not request.announcements and request.also is None:
             return Written(None, [])
-        events = self._store.events
+        events, claim = self._store.events, request.claim
         with events.transaction() as tx:
-            if unit.claim is not None and not events.claims.check(tx, unit.claim):
-                raise LeaseExpiredError(unit.claim.handler_id, unit.claim.event.id)
-            stored = events.log.announce(tx, unit.announcements)
-            if unit.also is not None:
-                unit.also(tx)
+            if claim is not None and not events.claims.check(tx, claim):
+                raise LeaseExpiredError(claim.handler_id, claim.event.id)
+            stored = events.log.announce(tx, request.announcements)
+            if request.also is not None:
+                request.also(tx)
         if stored:
             events.wake()
         return Written(None, stored)
 
-    def append(self, events: Sequence[Event], namespace: str) -> None:
+    def append(self, events: Sequence[Event], namespace: str) -> Written:
         """Store events alone, at once, each the first of a chain of its own."""
         store = self._store.events
         rows = store.log.first_rows(events, namespace)
         store.log.append(map(_filled, events, rows))
         store.wake()
+        return Written(None, [Stored(str(event.id), None) for event in events])
 
     def announcement(
         self,
@@ -170,9 +231,9 @@ class Commits:
         fill(event, row)
         return Announcement(row, fire_at)
 
-    def check_size(self, batch: Batch) -> None:
+    def check_size(self, queue: Queue) -> None:
         """BatchSizeExceededError if this is too much for one commit."""
-        size = sum(map(len, batch.values()))
+        size = sum(map(len, queue.values()))
         if size > self._config.max_batch_size:
             raise BatchSizeExceededError(size, self._config.max_batch_size)
 
@@ -210,58 +271,46 @@ def check_head(expected: int | None, actual: int | None) -> None:
         raise HeadMismatchError(expected=expected, actual=actual)
 
 
-def _together(seen: Batch, batch: Batch) -> Batch:
-    """What to compare with the store: what is wanted, and what was only read as it was read."""
-    if not seen:
-        return batch
+class _StaleReads(Exception):
+    """Objects are no longer at the versions that were read; the transaction is rolled back."""
+
+    def __init__(self, stale: Sequence[Stale]) -> None:
+        super().__init__(stale)
+        self.stale = stale
+
+
+def _touched(queue: Queue, reads: Versions) -> Keys:
+    """The objects whose current versions a commit needs."""
+    if not reads:
+        return queue
     return {
-        type_key: {**seen.get(type_key, {}), **batch.get(type_key, {})}
-        for type_key in {**seen, **batch}
+        type_key: {**reads.get(type_key, {}), **queue.get(type_key, {})}
+        for type_key in {**reads, **queue}
     }
 
 
-def check_seen(seen: Batch, batch: Batch, changes: Sequence[RawChange]) -> None:
-    """StateConflictError if an object is not any more what it was when it was read.
-
-    RecordExists if it was to be made, and is there.
-
-    What differs from the store shows what is there now. What does not differ is as it is wanted;
-    if that is not how it was read, then somebody else has written the same meanwhile.
-    """
-    if not seen:
-        return
-    before = {((change.kind, change.type_name), change.key): change.before for change in changes}
-    for type_key, objects in seen.items():
-        wanted = batch.get(type_key, {})
-        for key, text in objects.items():
-            now = before.get((type_key, key), wanted.get(key, text))
-            if now != text:
-                made = text is None and wanted.get(key) is not None
-                raise (RecordExists if made else StateConflictError)(type_key[1], key[0])
+def _new_versions(
+    queue: Queue, state: State, found: Sequence[RawChange], commit_id: int | None
+) -> Versions:
+    """The version of each queued object after the commit."""
+    versions = {
+        type_key: {key: version_of(state, type_key, key) for key in wanted}
+        for type_key, wanted in queue.items()
+    }
+    for change in found:
+        version = ABSENT if change.after is None or commit_id is None else commit_id
+        versions[change.kind, change.type_name][change.key] = version
+    return versions
 
 
-def events_of(event: Event | Iterable[Event] | None, dedup_key: str | None) -> list[Event]:
-    """What is given as `event=`: none, one or several."""
-    if event is None:
-        return []
-    if isinstance(event, Event) or not isinstance(event, Iterable):
-        return [event]
-    events = list(event)
-    if dedup_key is not None and len(events) > 1:
-        raise InvalidValueError(
-            f"one dedup_key= cannot be that of {len(events)} events; nothing was written",
-            hint="Commit them one by one, each with a key of its own.",
-        )
-    return events
-
-
-def identify(events: Iterable[Event], stored: Iterable[Stored]) -> None:
-    """Give events the ids under which they are known: with a dedup_key, that of an earlier one."""
-    for event, known in zip(events, stored, strict=True):
-        event.id = known.id
-
-
-def check_event_options(event: object, delay: object, at: object, dedup_key: object) -> None:
-    """`delay`, `at` and `dedup_key` say something about an event; without one they are a mistake."""
-    if event is None and not (delay is at is dedup_key is None):
-        raise InvalidValueError("delay=, at= and dedup_key= are about an event; give event= too")
+def _writer(metadata: Mapping[str, Any]) -> str | None:
+    """Who made a commit, as a message names it."""
+    for name, what in (
+        ("handler_id", "handler"),
+        ("command", "command"),
+        ("extension_id", "extension"),
+        ("session_id", "session"),
+    ):
+        if metadata.get(name):
+            return f"{what} {metadata[name]}"
+    return None

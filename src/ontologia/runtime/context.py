@@ -1,8 +1,7 @@
-"""`HandlerContext`: what a handler has in its hands while it handles one event."""
+"""`HandlerContext`: the unit of work of one attempt of one handler at one event."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextvars import ContextVar
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -10,14 +9,19 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from ontologia.clock import from_text, to_text
 from ontologia.delivery.lifecycle import lease_is_valid
 from ontologia.delivery.lineage import Lineage, child_of
-from ontologia.errors import InvalidValueError, LeaseExpiredError, SessionClosedError
-from ontologia.query.builder import QueryBuilder
+from ontologia.errors import (
+    DatabaseError,
+    InvalidTypeError,
+    InvalidValueError,
+    LeaseExpiredError,
+    LockContentionError,
+    SessionClosedError,
+)
 from ontologia.runtime.acks import Acks
-from ontologia.runtime.commits import UnitOfWork, check_event_options, events_of, identify
-from ontologia.runtime.intents import Intents
-from ontologia.schema.entity import Entity
+from ontologia.runtime.commits import WriteRequest, Written
+from ontologia.runtime.intents import Queue
+from ontologia.runtime.unit import Later, Reads, UnitOfWork, checked_reads
 from ontologia.schema.event import Event
-from ontologia.schema.relation import Relation
 from ontologia.store.rows import Announcement, Claim, EventRow
 
 if TYPE_CHECKING:
@@ -31,24 +35,30 @@ active: ContextVar[HandlerContext[Any] | None] = ContextVar("ontologia_handler",
 """The context of the handler that is running here, so that its session's own methods know it."""
 
 
-class HandlerContext(Generic[E_co]):
-    """One attempt of one handler at one event.
+class HandlerContext(UnitOfWork, Generic[E_co]):
+    """One attempt of one handler at one event: its unit of work, fenced by its claim.
 
-    What `ensure` and `delete` queue is written by `commit`, and only by it. What `emit` buffers
-    is stored together with the acknowledgement, when the handler has returned; if it raises,
-    nothing of it ever was.
+    What `ensure`, `update`, `create` and `delete` queue is written by `commit`, and only by it. What
+    `emit` buffers is stored together with the acknowledgement, when the handler has returned; if
+    it raises, nothing of it ever was.
+
+    After a StateConflictError the handler runs again at once on fresh state, and no attempt is
+    counted. It may also read again and commit again itself; what it emitted stays buffered.
     """
 
-    def __init__(self, session: Session, acks: Acks, claim: Claim, event: E_co) -> None:
+    def __init__(
+        self, session: Session, acks: Acks, claim: Claim, event: E_co, reads: Reads = None
+    ) -> None:
         self._session = session
         self._acks = acks
         self._claim = claim
         self._event = event
-        self._intents = Intents(session._registry)
+        self._intents = session._new_intents(checked=checked_reads(reads))
         self._emitted: list[Announcement] = []
-        self._metadata: dict[str, str] = {}
+        self._added_metadata: dict[str, str] = {}
         self._commit_id: int | None = None
         self._failure: BaseException | None = None
+        """Why the last commit failed; None once another one succeeded."""
         self._closed = False
 
     def __repr__(self) -> str:
@@ -84,27 +94,6 @@ class HandlerContext(Generic[E_co]):
         """Until when the event is this handler's alone; after that it can write nothing."""
         return from_text(self._claim.lease_until)
 
-    # -- intents ----------------------------------------------------------------------------
-
-    def ensure(self, obj: Entity | Relation[Any, Any] | Iterable[Any]) -> None:
-        """Queue one object or several: the next `commit` makes them true."""
-        self._check_open()
-        self._intents.add(obj)
-
-    def delete(self, obj: Entity | Relation[Any, Any] | Iterable[Any]) -> None:
-        """Queue the deletion of one object or several."""
-        self._check_open()
-        self._intents.add(obj, delete=True)
-
-    def discard(self) -> int:
-        """Drop what is queued; how many objects that was."""
-        self._check_open()
-        return self._intents.clear()
-
-    def query(self) -> QueryBuilder:
-        """Ask for entities or relations."""
-        return self._session.query()
-
     # -- events -----------------------------------------------------------------------------
 
     def emit(
@@ -121,15 +110,8 @@ class HandlerContext(Generic[E_co]):
         retained event of its type has, it is not stored again. EventLoopLimitError if the chain
         would be longer than `max_event_chain_depth`.
         """
-        self._check_open()
-        announcement = self._session._commits.announcement(
-            event,
-            self._session.namespace,
-            self._lineage(),
-            delay=delay,
-            at=at,
-            dedup_key=dedup_key,
-        )
+        self._open()
+        announcement = self._announcement(Later(event, delay, at, dedup_key))
         if dedup_key is not None:
             event.id = self._first_with_key(announcement.row)
         self._emitted.append(announcement)
@@ -141,6 +123,9 @@ class HandlerContext(Generic[E_co]):
                 return earlier.id
         return self._session._store.events.holder_of(row) or row.id
 
+    def _fence(self) -> Claim:
+        return self._claim
+
     def _lineage(self) -> Lineage:
         """Where an event comes from that this handler announces."""
         row = self._claim.event
@@ -151,96 +136,69 @@ class HandlerContext(Generic[E_co]):
     # -- commit -----------------------------------------------------------------------------
 
     def add_commit_meta(self, key: str, value: str) -> None:
-        """Attach a word to the next commit that changes something."""
-        self._check_open()
+        """Attach a text to the next commit that changes something."""
+        self._open()
         if not isinstance(key, str) or not isinstance(value, str):
-            raise InvalidValueError(f"commit metadata is text, got {key!r}: {value!r}")
+            raise InvalidTypeError(f"commit metadata is text, got {key!r}: {value!r}")
         if key in _OWN_METADATA:
             raise InvalidValueError(f"commit metadata {key!r} is written by the session itself")
-        self._metadata[key] = value
+        self._added_metadata[key] = value
 
-    def commit(
-        self,
-        *,
-        event: Event | Iterable[Event] | None = None,
-        delay: float | timedelta | None = None,
-        at: datetime | None = None,
-        dedup_key: str | None = None,
-        expected_head: int | None = None,
-    ) -> int | None:
-        """Write what is queued, in one durable transaction; its number, None if nothing differs.
+    def _open(self) -> HandlerContext[E_co]:
+        if self._closed:
+            raise SessionClosedError(
+                f"{self._claim.handler_id} has returned; its context writes nothing any more"
+            )
+        return self
 
-        With `event`, one or several, that event is stored in the same transaction, changes or not,
-        and stays stored even if the handler fails later; an event that should vanish with a failed
-        attempt is announced by `emit`. LeaseExpiredError, and nothing is written, once the lease is over.
-
-        A commit that failed means that the attempt has: whatever the handler does next, the
-        event is delivered again.
-        """
-        self._check_open()
-        check_event_options(event, delay, at, dedup_key)
-        if self._failure is not None:
-            raise self._failure
-        try:
-            events = events_of(event, dedup_key)
-            announcements = [
-                self._session._commits.announcement(
-                    each,
-                    self._session.namespace,
-                    self._lineage(),
-                    delay=delay,
-                    at=at,
-                    dedup_key=dedup_key,
-                )
-                for each in events
-            ]
-            commit_id = self._write(announcements, events, expected_head)
-        except BaseException as error:
-            self._failure = error
-            raise
-        return commit_id
-
-    def _write(
-        self, announcements: list[Announcement], events: list[Event], expected_head: int | None
-    ) -> int | None:
-        batch = self._intents.snapshot()
+    def _send(self, request: WriteRequest) -> Written:
         # What is written is fenced in its own transaction; a commit of nothing is checked, too.
-        if not (batch or announcements) and not lease_is_valid(
+        if not (request.queue or request.reads or request.announcements) and not lease_is_valid(
             self._claim.lease_until, to_text(self._session._clock.now())
         ):
             raise LeaseExpiredError(self._claim.handler_id, self._claim.event.id)
-        metadata, claim = self._commit_metadata(), self._claim
-        commit_id, stored, _ = self._acks.ride(
-            lambda along: self._session._commits.write(
-                UnitOfWork(batch, metadata, announcements, claim, expected_head, along=along)
-            )
-        )
-        self._intents.settle(batch)
-        identify(events, stored)
-        if commit_id is not None:
-            self._commit_id = commit_id
-            self._metadata = {}
-        return commit_id
 
-    def _commit_metadata(self) -> dict[str, Any]:
+        def write(along: Any) -> Written:
+            request.along = along
+            return self._session._commits.write(request)
+
+        return self._acks.ride(write)
+
+    def _metadata(self) -> dict[str, Any]:
         return {
-            **self._metadata,
+            **self._added_metadata,
             **self._session._metadata(),
             "event_id": self._claim.event.id,
             "handler_id": self._claim.handler_id,
             "attempt": self.attempt,
         }
 
+    def _refused(self, queue: Queue, error: BaseException) -> None:
+        super()._refused(queue, error)
+        self._failure = error
+
+    def _committed(self, commit_id: int | None) -> None:
+        self._failure = None
+        if commit_id is not None:
+            self._commit_id = commit_id
+            self._added_metadata = {}
+
+    def _discard(self) -> int:
+        # Nobody knows whether a commit was written whose connection was lost.
+        if not isinstance(self._failure, DatabaseError | LeaseExpiredError | LockContentionError):
+            self._failure = None
+        return super()._discard()
+
     def renew(self, seconds: float | None = None) -> None:
         """Have the event for longer: `event_claim_lease_ms` from now on, or these seconds.
 
         LeaseExpiredError if it is too late. Costs one soft transaction.
         """
-        self._check_open()
+        self._open()
         lease_ms: float = self._session.config.event_claim_lease_ms
         if seconds is not None:
             if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-                raise InvalidValueError(f"renew takes seconds, got {seconds!r}")
+                raise InvalidTypeError(f"renew takes seconds, got {seconds!r}")
             if not 0 < seconds <= _LONGEST_LEASE:
                 raise InvalidValueError(f"a lease is more than 0 s and at most a year: {seconds!r}")
             lease_ms = seconds * 1000
@@ -253,9 +211,3 @@ class HandlerContext(Generic[E_co]):
         """The handler has returned: nothing more is taken; what it emitted."""
         self._closed = True
         return self._emitted
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise SessionClosedError(
-                f"{self._claim.handler_id} has returned; its context writes nothing any more"
-            )

@@ -8,7 +8,12 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from ontologia.delivery.retry import Discard, Retry, describe_error, storable_text
-from ontologia.errors import EventLoopLimitError, SchemaOutdatedError
+from ontologia.errors import (
+    EventLoopLimitError,
+    SchemaOutdatedError,
+    StateConflictError,
+    UncommittedChangesError,
+)
 from ontologia.runtime.acks import Acks
 from ontologia.runtime.context import HandlerContext, active
 from ontologia.runtime.coroutines import Coroutines
@@ -21,6 +26,7 @@ if TYPE_CHECKING:
     from ontologia.runtime.session import Session
 
 log = logging.getLogger(__name__)
+_AGAIN = (0.002, 0.020)  # seconds between a conflict and the next run
 
 
 class Dispatcher:
@@ -40,33 +46,64 @@ class Dispatcher:
         self._stopping = stopping
 
     def attempt(self, handler: Handler, claim: Claim) -> None:
-        """One attempt. Raises only what must end the run."""
+        """One attempt, run again after each conflict. Raises only what must end the run."""
+        conflicts = 0
+        while (conflict := self._run(handler, claim)) is not None:
+            conflicts += 1
+            if not self._again(claim, conflict, conflicts):
+                return
+
+    def _run(self, handler: Handler, claim: Claim) -> StateConflictError | None:
+        """Call the handler and end the claim, unless there was a conflict, which is returned."""
         event = self._events.decoded(claim, handler.event_cls)
         if event is None:
-            return
+            return None
         if (claim.read_commit or 0) < self._session._commits.last:
             claim.read_commit, claim.moved = self._session._commits.last, True
-        context = HandlerContext(self._session, self._acks, claim, event)
+        context = HandlerContext(self._session, self._acks, claim, event, handler.reads)
+        failure: BaseException | None = None
         try:
             self._call(handler, context)
+        except (Retry, Discard) as error:
+            failure = error
         except Exception as error:  # noqa: BLE001 - whatever it is, the run goes on
-            context._close()
-            self._failed(claim, context._failure or error)
+            failure = context._failure or error
         except BaseException as error:  # noqa: BLE001 - ends the claim, then raises it
             context._close()
             self._interrupted(claim, error)
+            return None
         else:
-            announcements = context._close()
-            if queued := len(context._intents):
-                log.warning(
-                    "event %s (%s): %s returned with %d objects queued and not committed; "
-                    "they are dropped: ctx.commit() writes them",
-                    *(claim.event.id, claim.event.type, handler.id, queued),
-                )
-            if context._failure is not None:  # whatever the handler made of it
-                self._failed(claim, context._failure)
-            else:
-                self._acks.add(Done(claim, announcements))
+            failure = context._failure  # whatever the handler made of it
+        emitted = context._close()
+        if failure is None and len(context._intents):
+            failure = UncommittedChangesError(handler.id, context._intents.labels())
+        if isinstance(failure, StateConflictError):
+            return failure
+        if failure is None:
+            self._acks.add(Done(claim, emitted))
+        else:
+            self._failed(claim, failure)
+        return None
+
+    def _again(self, claim: Claim, conflict: StateConflictError, conflicts: int) -> bool:
+        """After a conflict: whether to run the handler again, on fresh state and at once.
+
+        No attempt is counted. `event_max_conflicts` in a row are a failure like any other.
+        """
+        what = f"event {claim.event.id} ({claim.event.type}): {claim.handler_id}"
+        if self._stopping():
+            self._events.claims.abandon([claim])
+            return False
+        session = self._session
+        if not self._events.claims.run_again(claim, session.config.event_claim_lease_ms):
+            log.warning("%s lost its lease after a conflict; another session has the event", what)
+            return False
+        if conflicts >= session.config.event_max_conflicts:
+            self._failed(claim, conflict)
+            return False
+        log.debug("%s had conflict %d and runs again: %s", what, conflicts, conflict.args[0])
+        session._clock.sleep(session._random.uniform(*_AGAIN))
+        return True
 
     def _call(self, handler: Handler, context: HandlerContext[Any]) -> None:
         token = active.set(context)

@@ -203,8 +203,10 @@ def _keys(shape: Shape, key: Any) -> list[ObjectKey]:
     if isinstance(key, str):
         codec.check(key, "key")
         found = list(_splits(key, size))
+    elif isinstance(key, tuple | list) and len(key) == size:
+        return [shape.key_parts(key)]
     else:
-        found = [tuple(key)] if isinstance(key, tuple | list) and len(key) == size else []
+        found = []
     if not found:
         parts = "left, right" if size == 2 else f"left, right, {shape.instance_key}"
         raise QueryError(

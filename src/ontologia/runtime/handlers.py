@@ -8,7 +8,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from types import CodeType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar, cast
 
 from ontologia.errors import HandlerError
 from ontologia.schema.event import Event
@@ -31,6 +31,8 @@ class Handler(NamedTuple):
     event_cls: type[Event]
     priority: int
     function: Callable[[Any], Any]
+    reads: Literal["checked"] | None = None
+    """Whether what it reads must be unchanged when it commits."""
     replaced: Callable[[Any], Any] | None = None
     """The handler that had its name in the module, until the same module defined this one."""
 
@@ -46,13 +48,20 @@ class Handler(NamedTuple):
 
 
 def on_event(
-    event_cls: type[E], *, priority: int = 100, name: str | None = None
+    event_cls: type[E],
+    *,
+    priority: int = 100,
+    name: str | None = None,
+    reads: Literal["checked"] | None = None,
 ) -> Callable[[Callable[[HandlerContext[E]], R]], Callable[[HandlerContext[E]], R]]:
     """Make a function a handler for events of this class; `run` is given it.
 
     Handlers with a higher priority get their events first. The handler's name, `module:function`
     unless `name` says otherwise, is what the store remembers it by: a function that is renamed
     or moved without a `name` is a new handler, which is given everything that is retained.
+
+    With `reads="checked"`, every object that the handler reads must be unchanged when it commits, as
+    in `session.unit(reads="checked")`.
     """
     if inspect.isroutine(event_cls):
         raise TypeError(
@@ -69,6 +78,8 @@ def on_event(
         raise TypeError(f"priority is a whole number, got {priority!r}")
     if name is not None and (not isinstance(name, str) or not name):
         raise TypeError(f"name is text, got {name!r}")
+    if reads not in (None, "checked"):
+        raise TypeError(f"reads is 'checked' or left out, got {reads!r}")
 
     def decorate(function: Callable[[HandlerContext[E]], R]) -> Callable[[HandlerContext[E]], R]:
         if not callable(function):
@@ -88,7 +99,7 @@ def on_event(
                 f"{known.id} handles {known.event_type} already; write one function for each event"
             )
         handler = Handler(
-            *(name or _identity(function), event_cls, priority, function),
+            *(name or _identity(function), event_cls, priority, function, reads),
             replaced=_replaced(function, sys._getframe(1)),
         )
         setattr(function, _MARK, handler)

@@ -1,108 +1,324 @@
-"""What should be true, queued until a commit makes it so."""
+"""The queue of a unit of work: what should become of objects, and what must be true before.
+
+Nothing here touches a database. A commit takes a snapshot of the queue, `changes` resolves it
+against the current versions inside the transaction, and `settle` takes out what was written.
+"""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
-from ontologia.errors import DefinitionError, InvalidValueError
+import orjson
+
+from ontologia import codec
+from ontologia.errors import (
+    DefinitionError,
+    InvalidTypeError,
+    NotFoundError,
+    ObjectExistsError,
+    shown,
+)
 from ontologia.schema.base import SchemaObject
 from ontologia.schema.entity import Entity
 from ontologia.schema.registry import Registry
 from ontologia.schema.relation import Relation, instance_key_of
 from ontologia.schema.shape import Shape
-from ontologia.store.rows import Batch, ObjectKey
+from ontologia.store.rows import Current, ObjectKey, RawChange, State, TypeKey, raw_change
+
+ABSENT = 0
+"""The version of an object that does not exist."""
+
+
+class Intent(NamedTuple):
+    """What should become of one object, and what must be true of it before."""
+
+    fields: str | None = None
+    """Canonical fields; None if the object should not exist, or with a patch."""
+    read: int | None = None
+    """The version that must still be current; None for no condition."""
+    patch: str | None = None
+    """Encoded fields to set in the current version, which must exist."""
+    creates: bool = False
+    """Whether an object that is there already is an ObjectExistsError, and no conflict."""
+    obj: Any = None
+    """The instance that carries the new version after the commit."""
+
+
+Queue: TypeAlias = dict[TypeKey, dict[ObjectKey, Intent]]
+Versions: TypeAlias = dict[TypeKey, dict[ObjectKey, int]]
+"""The version of each object; ABSENT where there is none."""
+
+
+class Stale(NamedTuple):
+    """An object that is not, or no longer, at the version that was read."""
+
+    type_key: TypeKey
+    key: ObjectKey
+    read: int
+    found: int
 
 
 class Intents:
-    """A queue with one place per object: the last word on it counts.
+    """A queue with one intent per object: the last one counts.
 
-    An object is written down as canonical JSON when it is queued. What is wrong with it is said
-    there and then, and changing it afterwards changes nothing.
+    An object is encoded when it is queued: what is wrong with it is raised there, and changing it
+    afterwards changes nothing. For one thread at a time.
     """
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, store_id: str, *, checked: bool = False) -> None:
         self._registry = registry
-        self._batch: Batch = {}
-        self._lock = threading.Lock()
-        self._refused: Batch = {}
+        self._store_id = store_id
+        self._queue: Queue = {}
+        self._refused: Queue = {}
+        self._stale: Queue = {}
+        self.checked = checked
+        """Whether everything that is read must be unchanged at commit."""
+        self.reads: Versions = {}
+        """What was read, if that is checked."""
 
     def __len__(self) -> int:
-        with self._lock:
-            return _size(self._batch)
+        return sum(map(len, self._queue.values()))
 
-    def add(self, objects: object, *, delete: bool = False) -> None:
+    def labels(self) -> list[str]:
+        """The queued objects, as messages name them."""
+        return [label(*place) for place in _places(self._queue)]
+
+    # -- what should be true ----------------------------------------------------------------
+
+    def ensure(self, objects: object, *, overwrite: bool = False) -> None:
         """Queue one object or an iterable of them: all of them, or none if one is wrong."""
-        queued: Batch = {}
-        for cls, group in groupby(_each(objects), type):
+        queued: Queue = {}
+        for shape, obj in self._each(objects):
+            key = object_key(obj, shape)
+            before = self._find(shape, key)
+            read = None if overwrite else self._version(obj)
+            # What this unit creates must not be there, also if it is ensured again before.
+            creates = not overwrite and read is None and before is not None and before.creates
+            intent = Intent(
+                shape.dump(obj.__dict__), ABSENT if creates else read, None, creates, obj
+            )
+            queued.setdefault((shape.kind, shape.name), {})[key] = intent
+        self._merge(queued)
+
+    def delete(self, objects: object, *, overwrite: bool = False) -> None:
+        """Queue the deletion of one object or an iterable of them."""
+        queued: Queue = {}
+        for shape, obj in self._each(objects):
+            key = object_key(obj, shape)
+            before = self._find(shape, key)
+            read = None if overwrite else self._version(obj)
+            creates = not overwrite and read is None and before is not None and before.creates
+            intent = Intent(None, ABSENT if creates else read, None, creates, obj)
+            queued.setdefault((shape.kind, shape.name), {})[key] = intent
+        self._merge(queued)
+
+    def create(self, objects: object) -> None:
+        """Queue objects that must not exist yet; ObjectExistsError if one is queued already."""
+        queued: Queue = {}
+        for shape, obj in self._each(objects):
+            key, wanted = object_key(obj, shape), queued.setdefault((shape.kind, shape.name), {})
+            before = wanted.get(key) or self._find(shape, key)
+            if before is not None and (before.fields is not None or before.patch is not None):
+                raise ObjectExistsError(shape.name, key, queued=True)
+            text = shape.dump(obj.__dict__)
+            if before is None:
+                wanted[key] = Intent(text, ABSENT, None, True, obj)
+            else:  # it is deleted before: what is there now does not matter
+                wanted[key] = before._replace(fields=text, obj=obj)
+        self._merge(queued)
+
+    def update(self, shape: Shape, key: ObjectKey, values: dict[str, Any]) -> None:
+        """Queue new values of some fields, whatever the others are by then."""
+        self._registry.add(shape.cls)
+        patch = shape.encode_some(values)
+        before = self._find(shape, key)
+        if before is not None and before.fields is None and before.patch is None:
+            raise NotFoundError(
+                f"{label((shape.kind, shape.name), key)} is deleted by this unit of work",
+                hint="Ensure the whole object, or create it anew.",
+            )
+        if before is None:
+            intent = Intent(patch=codec.encode_checked(patch, where=shape.name))
+        elif before.patch is not None:
+            intent = before._replace(patch=_patched(before.patch, patch, shape))
+        else:
+            intent = before._replace(fields=_patched(before.fields or "{}", patch, shape))
+        self._merge({(shape.kind, shape.name): {key: intent}})
+
+    def put(self, type_key: TypeKey, key: ObjectKey, intent: Intent | None) -> Intent | None:
+        """Set the intent for one object, or take it out with None; returns the one before."""
+        wanted = self._queue.setdefault(type_key, {})
+        before = wanted.pop(key, None)
+        if intent is not None:
+            wanted[key] = intent
+        elif not wanted:
+            del self._queue[type_key]
+        return before
+
+    def of(self, shape: Shape) -> dict[ObjectKey, Intent]:
+        """Everything queued for objects of one type."""
+        return self._queue.get((shape.kind, shape.name), {})
+
+    def creates(self, type_key: TypeKey, key: ObjectKey) -> bool:
+        """Whether an object is queued to be created."""
+        intent = self._queue.get(type_key, {}).get(key)
+        return intent is not None and intent.creates
+
+    def _merge(self, newer: Queue) -> None:
+        for type_key, wanted in newer.items():
+            self._queue.setdefault(type_key, {}).update(wanted)
+
+    def _find(self, shape: Shape, key: ObjectKey) -> Intent | None:
+        return self.of(shape).get(key)
+
+    def pending(self, shape: Shape, key: ObjectKey) -> Intent | None:
+        """What is queued for an object; None also where a commit found that it is stale."""
+        if not self._queue:
+            return None
+        intent = self._find(shape, key)
+        stale = self._stale.get((shape.kind, shape.name), {}).get(key)
+        return None if intent is stale else intent
+
+    def _version(self, obj: Any) -> int | None:
+        """The version an object was read at from this store; None if it was not."""
+        origin = obj._version
+        if origin is None or origin[2] != self._store_id:
+            return None
+        commit_id: int = origin[0]
+        return ABSENT if origin[1] else commit_id
+
+    def _each(self, objects: object) -> Iterator[tuple[Shape, Any]]:
+        for cls, group in groupby(_instances(objects), type):
             shape = self._registry.add(cls)
-            wanted = queued.setdefault((shape.kind, shape.name), {})
             for obj in group:
-                wanted[object_key(obj, shape)] = None if delete else shape.dump(obj.__dict__)
-        with self._lock:
-            if self._refused:
-                self._refused = _without(self._refused, queued, whatever=True)
-            self._merge(queued)
+                yield shape, obj
 
-    def snapshot(self) -> Batch:
+    # -- what was read ------------------------------------------------------------------------
+
+    def note(self, shape: Shape, key: ObjectKey, version: int) -> None:
+        """Remember what was read, if that is checked. Reading again renews it."""
+        if self.checked:
+            self.reads.setdefault((shape.kind, shape.name), {})[key] = version
+
+    # -- commits ------------------------------------------------------------------------------
+
+    def snapshot(self) -> Queue:
         """What is queued at this moment; it stays queued until `settle`."""
-        with self._lock:
-            return {type_key: dict(wanted) for type_key, wanted in self._batch.items()}
+        return {type_key: dict(wanted) for type_key, wanted in self._queue.items()}
 
-    def settle(self, batch: Batch) -> None:
-        """Take out what was carried out. What was queued for the same key since then stays."""
-        with self._lock:
-            self._refused = _without(self._refused, batch)
-            self._batch = {} if self._batch == batch else _without(self._batch, batch)
+    def settle(self, queue: Queue, versions: Versions) -> None:
+        """Take out what was written, and give objects and reads their new versions.
 
-    def refuse(self, batch: Batch) -> None:
-        """Note that a commit failed to write this, until it is written or said again.
+        What was queued for the same object since the snapshot stays.
+        """
+        for type_key, wanted in queue.items():
+            now = versions.get(type_key, {})
+            for key, intent in wanted.items():
+                if intent.obj is not None:
+                    _give_version(intent.obj, now.get(key, ABSENT), self._store_id)
+            if type_key in self.reads:
+                self.reads[type_key] |= now
+        self._remove(queue)
+
+    def refuse(self, queue: Queue, stale: Iterable[Stale] = ()) -> None:
+        """Note that a commit failed to write this, until it is written or queued anew.
 
         To write it later would part it from the event that was to announce it, and from what it
         was to depend on.
         """
-        with self._lock:
-            self._refused = batch
+        self._refused = queue
+        for each in stale:
+            intent = queue.get(each.type_key, {}).get(each.key)
+            if intent is not None:
+                self._stale.setdefault(each.type_key, {})[each.key] = intent
 
     def drop_refused(self) -> int:
         """Take out what a commit failed to write; how many objects that was."""
-        with self._lock:
-            before, self._batch = self._batch, _without(self._batch, self._refused)
-            self._refused = {}
-            return _size(before) - _size(self._batch)
+        before = len(self)
+        self._remove(self._refused)
+        return before - len(self)
 
     def clear(self) -> int:
         """Take out everything; how many objects that was."""
-        with self._lock:
-            dropped, self._batch, self._refused = self._batch, {}, {}
-        return _size(dropped)
+        dropped = len(self)
+        self._queue, self._refused, self._stale = {}, {}, {}
+        return dropped
 
-    def _merge(self, newer: Batch) -> None:
-        for type_key, wanted in newer.items():
-            known = self._batch.setdefault(type_key, wanted)
-            if known is not wanted:
-                known.update(wanted)
+    def _remove(self, queue: Queue) -> None:
+        for type_key, wanted in queue.items():
+            mine = self._queue.get(type_key, {})
+            for key, intent in wanted.items():
+                if mine.get(key) is intent:
+                    del mine[key]
+            if not mine:
+                self._queue.pop(type_key, None)
+        self._refused, self._stale = {}, {}
 
 
-def _size(batch: Batch) -> int:
-    return sum(map(len, batch.values()))
+Loader: TypeAlias = Callable[[TypeKey, ObjectKey, Current], dict[str, Any]]
+"""Gives the stored fields of a current version, as JSON of the type's own schema version."""
 
 
-def _without(batch: Batch, other: Batch, *, whatever: bool = False) -> Batch:
-    """What is not in the other one with the same word, or with whatever word."""
-    left: Batch = {}
-    for type_key, wanted in batch.items():
-        theirs = other.get(type_key, {})
-        kept = {
-            key: word
-            for key, word in wanted.items()
-            if key not in theirs or not (whatever or theirs[key] == word)
-        }
-        if kept:
-            left[type_key] = kept
-    return left
+def changes(
+    queue: Queue, reads: Versions, state: State, load: Loader
+) -> tuple[list[RawChange], list[Stale]]:
+    """What a commit of the queue changes, and what is stale; then nothing may be written.
+
+    ObjectExistsError if something to be created is there, NotFoundError if something to be
+    updated is not.
+    """
+    found: list[RawChange] = []
+    stale = [
+        Stale(type_key, key, read, now)
+        for type_key, versions in reads.items()
+        for key, read in versions.items()
+        if (now := version_of(state, type_key, key)) != read
+    ]
+    failures: list[Exception] = []
+    for type_key, wanted in queue.items():
+        current = state.get(type_key, {})
+        for key in sorted(wanted):
+            intent, stored = wanted[key], current.get(key)
+            now = ABSENT if stored is None else stored.commit_id
+            after = intent.fields
+            if intent.read is not None and intent.read != now:
+                if intent.creates:
+                    failures.append(ObjectExistsError(type_key[1], key))
+                elif after is not None or now != ABSENT:  # deleting what is deleted is fine
+                    stale.append(Stale(type_key, key, intent.read, now))
+            elif intent.patch is not None:
+                if stored is None:
+                    failures.append(not_there(type_key, key))
+                    continue
+                fields = load(type_key, key, stored) | orjson.loads(intent.patch)
+                after = codec.encode_checked(fields, where=type_key[1])
+            change = raw_change(type_key, key, stored, after)
+            if change is not None:
+                found.append(change)
+    if failures and not stale:
+        raise failures[0]
+    return found, stale
+
+
+def version_of(state: State, type_key: TypeKey, key: ObjectKey) -> int:
+    """The current version of an object; ABSENT if there is none."""
+    stored = state.get(type_key, {}).get(key)
+    return ABSENT if stored is None else stored.commit_id
+
+
+def not_there(type_key: TypeKey, key: ObjectKey) -> NotFoundError:
+    """For an object that must exist."""
+    return NotFoundError(
+        f"there is no {label(type_key, key)}; nothing was written",
+        hint="create() makes it; get() gives None where there is none.",
+    )
+
+
+def label(type_key: TypeKey, key: ObjectKey) -> str:
+    """An object as messages name it."""
+    return f"{type_key[1]} {':'.join(part for part in key if part)!r}"
 
 
 def object_key(obj: Any, shape: Shape) -> ObjectKey:
@@ -115,17 +331,35 @@ def object_key(obj: Any, shape: Shape) -> ObjectKey:
     return (values["left_key"], values["right_key"], instance_key_of(obj))
 
 
-def _each(objects: object) -> Iterable[Any]:
+def _places(queue: Queue) -> Iterator[tuple[TypeKey, ObjectKey]]:
+    return ((type_key, key) for type_key, wanted in queue.items() for key in wanted)
+
+
+def _patched(text: str, patch: dict[str, Any], shape: Shape) -> str:
+    return codec.encode_checked(orjson.loads(text) | patch, where=shape.name)
+
+
+def _give_version(obj: SchemaObject, version: int, store_id: str) -> None:
+    """What was written is at this version now; what was deleted is a new object if it is ensured."""
+    if version == ABSENT:
+        if obj._version is not None:
+            object.__delattr__(obj, "_origin")
+        return
+    ends = (obj._version or ())[3:]
+    object.__setattr__(obj, "_origin", (version, 0, store_id, *ends))
+
+
+def _instances(objects: object) -> Iterable[Any]:
     if isinstance(objects, Entity | Relation):
         yield objects
         return
     if isinstance(objects, str | bytes | dict | SchemaObject) or not isinstance(objects, Iterable):
-        raise InvalidValueError(
-            f"expected an entity, a relation or several of them, got {objects!r}"
+        raise InvalidTypeError(
+            f"expected an entity, a relation or several of them, got {shown(objects):.200}"
         )
     for obj in objects:
         if not isinstance(obj, Entity | Relation):
             if isinstance(obj, type):
                 raise DefinitionError(f"{obj!r} is a class; pass an instance of it")
-            raise InvalidValueError(f"expected an entity or a relation, got {obj!r}")
+            raise InvalidTypeError(f"expected an entity or a relation, got {shown(obj):.200}")
         yield obj

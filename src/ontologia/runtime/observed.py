@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ontologia.errors import StateConflictError
 from ontologia.runtime.handlers import _MARK, Handler
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ def observed(
 ) -> list[Callable[..., Any]]:
     """The same handlers, under the same names; `tell` is called in the thread that ran one.
 
-    What a handler is interrupted by, as by the second Ctrl+C, is no end of an attempt.
+    What a handler is interrupted by, as by the second Ctrl+C, is no end of an attempt, and neither
+    is a conflict, after which it runs again.
     """
     return [_observed(function, tell) for function in handlers]
 
@@ -42,6 +44,8 @@ def _observed(function: Callable[..., Any], tell: Callable[[Attempt], None]) -> 
         began = time.perf_counter()
 
         def ended(error: Exception | None) -> None:
+            if isinstance(error or context._failure, StateConflictError):
+                return
             tell(Attempt(handler, context, error, time.perf_counter() - began))
 
         async def awaited(result: Awaitable[Any]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import orjson
@@ -12,7 +12,9 @@ from ontologia.migration.versions import TypeVersions
 from ontologia.query import evaluate
 from ontologia.query.question import Question, group_name
 from ontologia.query.traversal import Path
+from ontologia.runtime.intents import Intents, object_key
 from ontologia.schema.base import SchemaObject
+from ontologia.schema.expression import And, Compare, Condition
 from ontologia.schema.fieldtype import FieldType
 from ontologia.schema.registry import Registry
 from ontologia.schema.shape import Shape
@@ -30,6 +32,7 @@ class Reader:
         self._store = store
         self._registry = registry
         self._versions = versions
+        self._store_id = store.store_id
 
     # -- query.builder.Answers ------------------------------------------------------------------
 
@@ -82,6 +85,26 @@ class Reader:
 
         return [typed(row) for row in rows]
 
+    # -- by key -----------------------------------------------------------------------------------
+
+    def get(self, shape: Shape, key: ObjectKey, as_of: int | None = None) -> Any:
+        """The object with these key columns, or None."""
+        found = self.objects(Question(shape, where=_is(shape, key), limit=1, as_of=as_of))
+        return found[0] if found else None
+
+    def queued(self, shape: Shape, key: ObjectKey, text: str | None, version: int | None) -> Any:
+        """An object as a unit of work has queued it; None if it is to be deleted."""
+        if text is None:
+            return None
+        obj = shape.cls.__new__(shape.cls)
+        fields = shape.decode(orjson.loads(text))
+        _set_values(
+            obj, "__dict__", fields if shape.kind == "entity" else _keyed(shape, key, fields)
+        )
+        if version:
+            _set_origin(obj, (version, 0, self._store_id))
+        return obj
+
     # -- rows to objects --------------------------------------------------------------------------
 
     def _entities(self, shape: Shape, rows: Iterable[EntityRow]) -> list[Any]:
@@ -89,6 +112,7 @@ class Reader:
         cls, new, loads = shape.cls, shape.cls.__new__, orjson.loads
         decode = shape.decode if shape.decoders else None
         fitting: int | None = -1  # the version the class itself has; no row's version is -1
+        store_id = self._store_id
         made: list[Any] = []
         for key, text, commit_id, version, deleted in rows:
             fields = loads(text)
@@ -102,7 +126,7 @@ class Reader:
                 decode(fields)
             obj = new(cls)
             _set_values(obj, "__dict__", fields)
-            _set_origin(obj, (commit_id, deleted))
+            _set_origin(obj, (commit_id, deleted, store_id))
             made.append(obj)
         return made
 
@@ -117,12 +141,10 @@ class Reader:
 
     def _relation(self, shape: Shape, row: Version, ends: _Ends) -> Any:
         fields = self._fields(shape, row.key, row.fields, row.schema_version)
-        fields["left_key"], fields["right_key"] = row.key[0], row.key[1]
-        if shape.instance_key is not None:
-            fields[shape.instance_key] = shape.key_value(row.key[2])
+        _keyed(shape, row.key, fields)
         obj = shape.cls.__new__(shape.cls)
         _set_values(obj, "__dict__", fields)
-        _set_origin(obj, (row.commit_id, row.deleted, ends))
+        _set_origin(obj, (row.commit_id, row.deleted, self._store_id, ends))
         return obj
 
     def _paths(self, question: Question, rows: Iterable[PathRow]) -> list[Path[Any]]:
@@ -203,7 +225,7 @@ class Reader:
 
     def _docs(self, shape: Shape, obj: Any) -> dict[tuple[str, str], evaluate.Doc | None]:
         """The documents at a relation's ends."""
-        ends: _Ends = obj._read_from()[2]
+        ends: _Ends = obj._read_from()[3]
         found: dict[tuple[str, str], evaluate.Doc | None] = {}
         for side, end in shape.ends.items():
             if end is not None:
@@ -219,6 +241,45 @@ class Reader:
             self._registry.add(shape.cls)
 
 
+class CheckedReader:
+    """A reader that notes the version of every object it gives, for a unit that checks its reads.
+
+    What is read of the past is what it is, and aggregates are of no single object: neither is
+    noted.
+    """
+
+    def __init__(self, reader: Reader, intents: Intents) -> None:
+        self._reader = reader
+        self._intents = intents
+
+    def objects(self, question: Question) -> list[Any]:
+        found = self._reader.objects(question)
+        if not question.historical:
+            self._note(found)
+        return found
+
+    def paths(self, question: Question) -> list[Path[Any]]:
+        found = self._reader.paths(question)
+        if not question.historical:
+            for path in found:
+                self._note((path.source, *path.relations))
+        return found
+
+    def groups(self, question: Question) -> list[dict[str, Any]]:
+        return self._reader.groups(question)
+
+    def _note(self, found: Iterable[Any]) -> None:
+        for obj in found:
+            shape = type(obj).__shape__
+            self._intents.note(shape, object_key(obj, shape), obj._version[0])
+            if shape.kind == "relation":
+                obj._version[3].note = self._end
+
+    def _end(self, entity: Any) -> None:
+        shape = type(entity).__shape__
+        self._intents.note(shape, object_key(entity, shape), entity._version[0])
+
+
 class _Ends:
     """The entities at the ends of the relations of one result: made once each, when looked at."""
 
@@ -227,6 +288,8 @@ class _Ends:
         self._relation = relation
         self._rows: dict[tuple[str, str], EndRow] = {}
         self._made: dict[tuple[str, str], Any] = {}
+        self.note: Callable[[Any], None] | None = None
+        """Called with each entity that is looked at."""
 
     def add(self, side: str, key: str, row: EndRow) -> None:
         self._rows[side, key] = row
@@ -236,6 +299,8 @@ class _Ends:
         if place not in self._made:
             shape = self._relation.end(side)
             self._made[place] = self._reader.end(shape, key, self._rows[place])
+        if self.note is not None and self._made[place] is not None:
+            self.note(self._made[place])
         return self._made[place]
 
 
@@ -260,6 +325,31 @@ def _doc(shape: Shape, obj: Any) -> evaluate.Doc:
     elif shape.instance_key is not None:
         columns["instance_key"] = shape.key_text(values[shape.instance_key])
     return evaluate.Doc(shape.encode(values), columns)
+
+
+def _is(shape: Shape, key: ObjectKey) -> Condition:
+    """That an object has these key columns."""
+    if shape.key is not None:
+        value = key[0] if shape.keys_are_text else shape.key_value(key[0])
+        return Compare(shape.expression(shape.key)._path, "==", value)
+    names = [*shape.columns, *([shape.instance_key] if shape.instance_key else [])]
+    parts = [
+        Compare(
+            shape.expression(name)._path,
+            "==",
+            shape.key_value(part) if name == shape.instance_key else part,
+        )
+        for name, part in zip(names, key, strict=False)
+    ]
+    return And(tuple(parts))
+
+
+def _keyed(shape: Shape, key: ObjectKey, fields: dict[str, Any]) -> dict[str, Any]:
+    """A relation's fields with its key, which is not stored among them."""
+    fields["left_key"], fields["right_key"] = key[0], key[1]
+    if shape.instance_key is not None:
+        fields[shape.instance_key] = shape.key_value(key[2])
+    return fields
 
 
 def _typed(value: Any, field_type: FieldType, *, as_json: bool) -> Any:

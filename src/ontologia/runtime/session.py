@@ -12,11 +12,11 @@ import os
 import random
 import socket
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from ontologia import codec
 from ontologia.clock import Clock, to_text
@@ -26,7 +26,6 @@ from ontologia.errors import (
     ConfigError,
     DefinitionError,
     InvalidValueError,
-    LockContentionError,
     OntologiaError,
     QueryError,
     ReadOnlyError,
@@ -39,13 +38,8 @@ from ontologia.migration.apply import Migration
 from ontologia.migration.plan import MigrationPreview, MigrationResult
 from ontologia.migration.upgraders import Upgrader, UpgraderKey
 from ontologia.migration.versions import TypeVersions
-from ontologia.query.builder import QueryBuilder, commit_hint
-from ontologia.runtime.commits import (
-    Commits,
-    UnitOfWork,
-    check_event_options,
-    check_head,
-)
+from ontologia.query.builder import commit_hint
+from ontologia.runtime.commits import Commits, WriteRequest, check_head
 from ontologia.runtime.context import HandlerContext, active
 from ontologia.runtime.delta import Delta, DeltaMaker, change_type
 from ontologia.runtime.explain import Explanations, Why
@@ -54,7 +48,7 @@ from ontologia.runtime.intents import Intents
 from ontologia.runtime.reader import Reader
 from ontologia.runtime.scheduler import Scheduler
 from ontologia.runtime.trace import Trace, trace_event
-from ontologia.runtime.unit import Unit
+from ontologia.runtime.unit import Reads, Unit, UnitOfWork, transact
 from ontologia.schema.entity import Entity
 from ontologia.schema.event import Event
 from ontologia.schema.registry import Registry
@@ -62,7 +56,7 @@ from ontologia.schema.relation import Relation
 from ontologia.schema.shape import Shape
 from ontologia.store.events.store import SqlEventStore
 from ontologia.store.open import clock_of, open_store
-from ontologia.store.rows import Announcement, CommitRow, RawChange
+from ontologia.store.rows import CommitRow, RawChange
 from ontologia.store.turn import Turn
 
 if TYPE_CHECKING:
@@ -72,18 +66,51 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 _MOST = 2**63 - 1  # no database counts further
 _LONGEST_NAME = 200
+R = TypeVar("R")
 
 
-class Session:
+class ThreadUnits:
+    """A unit of work for each thread that uses a session itself."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._mine = threading.local()
+        self._all: list[tuple[threading.Thread, Unit]] = []
+        self._lock = threading.Lock()
+
+    def unit(self) -> Unit:
+        """The calling thread's."""
+        unit: Unit | None = getattr(self._mine, "unit", None)
+        if unit is None:
+            unit = self._mine.unit = Unit(self._session)
+            with self._lock:
+                # What a thread left behind when it ended is kept, to be named at the end.
+                self._all = [(t, u) for t, u in self._all if t.is_alive() or len(u._intents)]
+                self._all.append((threading.current_thread(), unit))
+        return unit
+
+    def queued(self) -> int:
+        """How many objects the calling thread has queued."""
+        unit: Unit | None = getattr(self._mine, "unit", None)
+        return 0 if unit is None else len(unit._intents)
+
+    def left_behind(self) -> list[tuple[str, int]]:
+        """The threads that have something queued, and how many objects."""
+        with self._lock:
+            return [(t.name, len(u._intents)) for t, u in self._all if len(u._intents)]
+
+
+class Session(UnitOfWork):
     """One program's connection to a store: typed state that is changed by commits.
 
     `datastore_uri` is a path or a URI (`sqlite:///app.db`). Nothing else is needed: tables are
     made, and types are registered, when they are first used. Listing types here registers them
     now, and makes the indexes of their `Field(index=True)`.
 
-    Any thread may use a session; all threads share one queue of intents, and `unit()` gives another
-    to whoever wants to be alone. As a context manager it commits what is queued when it is left
-    without an exception, but for what a commit failed to write, and closes in any case.
+    Thread-safe: each thread has a queue of its own, and `unit()` gives one to a task or a scope. As
+    a context manager it commits what the leaving thread has queued, unless it is left with an
+    exception, but for what a commit failed to write. It closes in any case; what other threads
+    have queued is dropped with a warning.
     """
 
     def __init__(
@@ -115,8 +142,7 @@ class Session:
         self._turn = Turn()
         self._registry = Registry()
         self._indexed: set[Shape] = set()
-        self._unit = Unit(self)
-        self._intents = self._unit._intents
+        self._threads = ThreadUnits(self)
         shapes = self._add_types("entity", entity_types) + self._add_types(
             "relation", relation_types
         )
@@ -161,145 +187,73 @@ class Session:
         self._store.events.register_session(self.session_id, self.namespace, metadata)
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else f"{len(self._intents)} queued"
+        state = "closed" if self._closed else f"{self._threads.queued()} queued"
         return f"<Session {self._store.uri} namespace={self.namespace!r} {state}>"
 
-    # -- intents ----------------------------------------------------------------------------
-
-    def ensure(self, obj: Entity | Relation[Any, Any] | Iterable[Any]) -> None:
-        """Queue one object or several: the next commit makes them true.
-
-        The object is written down as it is now. Of several words on one key the last one counts.
-        """
-        self._check_open()
-        self._queue().add(obj)
-
-    def delete(self, obj: Entity | Relation[Any, Any] | Iterable[Any]) -> None:
-        """Queue the deletion of one object or several; only their keys matter.
-
-        Deleting what does not exist is nothing. An entity's relations stay.
-        """
-        self._check_open()
-        self._queue().add(obj, delete=True)
-
-    def discard(self) -> int:
-        """Drop what is queued; how many objects that was."""
-        self._check_open()
-        return self._queue().clear()
+    # -- units of work ------------------------------------------------------------------------
 
     def _handling(self) -> HandlerContext[Any] | None:
         """The context of the handler of this session that is calling."""
         context = active.get()
         return context if context is not None and context.session is self else None
 
-    def _queue(self) -> Intents:
-        """A handler has a queue of its own, so that nothing of it leaks into others' commits."""
+    def _open(self) -> UnitOfWork:
+        """The calling handler's context, else the calling thread's own unit."""
+        self._check_open()
         context = self._handling()
-        return self._intents if context is None else context._intents
+        return self._threads.unit() if context is None else context._open()
 
-    def unit(self) -> Unit:
-        """Something to do apart from whatever else uses the session: a request of a web program.
+    def unit(self, *, reads: Reads = None) -> Unit:
+        """An isolated unit of work: for a web request, an asyncio task, a thread pool.
 
         with session.unit() as unit:
             unit.ensure(Order(id="o1", total=3))
             unit.commit(event=OrderPlaced(order_id="o1"))
+
+        With `reads="checked"`, every object that it reads, by key or by query, must be unchanged at
+        commit, written or not; and what `get` did not find must still not be there. Counts,
+        aggregates and objects that appear in the meantime are not checked.
         """
         self._check_open()
-        self._check_outside("ctx.ensure and ctx.commit are apart from all others as they are")
-        return Unit(self)
+        self._check_outside("a unit of its own")
+        return Unit(self, reads)
 
-    def _check_outside(self, instead: str) -> None:
+    def transact(
+        self, function: Callable[[Unit], R], *, retries: int = 10, reads: Reads = None
+    ) -> R:
+        """Call `function(unit)` and commit; call it again on fresh state after a conflict.
+
+        Returns what the function returned. It is called at most `retries + 1` times, with a short
+        random wait in between; then StateConflictError. What it does beside its unit of work it
+        does each time. If it commits itself, then last: a conflict after a commit that succeeded
+        is raised. Other errors are raised at once, and nothing is written.
+        """
+        self._check_open()
+        self._check_outside("transact(): the handler itself is run again after a conflict")
+        return transact(self, function, retries, reads)
+
+    def _check_outside(self, what: str) -> None:
         """What a handler writes is fenced by its claim; nothing may get around that."""
         context = self._handling()
         if context is not None:
-            name = context._claim.handler_id
-            raise RuntimeError(f"{name} is a handler, and uses no unit of its session: {instead}")
-
-    # -- commit -----------------------------------------------------------------------------
-
-    @overload
-    def commit(
-        self,
-        *,
-        event: Event | Iterable[Event] | None = None,
-        delay: float | timedelta | None = None,
-        at: datetime | None = None,
-        dedup_key: str | None = None,
-        dry_run: Literal[False] = False,
-        expected_head: int | None = None,
-    ) -> int | None: ...
-    @overload
-    def commit(
-        self,
-        *,
-        event: Event | Iterable[Event] | None = None,
-        delay: float | timedelta | None = None,
-        at: datetime | None = None,
-        dedup_key: str | None = None,
-        dry_run: Literal[True],
-        expected_head: int | None = None,
-    ) -> Delta: ...
-    def commit(
-        self,
-        *,
-        event: Event | Iterable[Event] | None = None,
-        delay: float | timedelta | None = None,
-        at: datetime | None = None,
-        dedup_key: str | None = None,
-        dry_run: bool = False,
-        expected_head: int | None = None,
-    ) -> int | Delta | None:
-        """Write what is queued, in one transaction; the number of the commit.
-
-        Only what differs from the current state is written; None if nothing does. With
-        `expected_head`, HeadMismatchError unless the store is still at that commit. With
-        `dry_run`, the delta that would be written, and nothing is.
-
-        With `event`, one or several, the event is stored in the same transaction, whether anything
-        differs or not, and gets its id; `delay` (seconds or a timedelta) or `at` defers it, and
-        with a `dedup_key` that a retained event of its type has, it is not stored again and gets
-        that one's id. Called by a handler, this is the handler's `ctx.commit`.
-
-        When it fails nothing is written and the queue is as it was, so that the cause can be
-        mended and the commit tried again. Costs one durable transaction, one read per touched
-        type and 10,000 objects, and two writes per kind of object, whatever their number; events
-        cost two more.
-        """
-        self._check_open()
-        check_event_options(event, delay, at, dedup_key)
-        context = self._handling()
-        if dry_run:
-            return self._preview(self._queue(), expected_head)
-        if context is not None:
-            return context.commit(
-                event=event,
-                delay=delay,
-                at=at,
-                dedup_key=dedup_key,
-                expected_head=expected_head,
+            raise RuntimeError(
+                f"{context._claim.handler_id} is a handler and cannot use {what}\n"
+                f"  hint: The context is its unit of work: ctx.get, ctx.ensure, ctx.commit."
             )
-        # One commit of a session after the other: a thread that finds nothing queued must not
-        # return before the thread that is just writing it.
-        with ExitStack() as turn:
-            try:
-                turn.enter_context(self._turn.taken(self.config.lock_timeout_ms))
-            except LockContentionError:
-                self._intents.refuse(self._intents.snapshot())
-                raise
-            return self._unit._write(event, delay, at, dedup_key, expected_head)
 
-    def _announcement(self, event: Event, lineage: Lineage, **options: Any) -> Announcement:
-        return self._commits.announcement(event, self.namespace, lineage, **options)
-
-    def _preview(self, queue: Intents, expected_head: int | None) -> Delta:
-        batch = queue.snapshot()
-        self._commits.check_size(batch)
+    def _preview(self, intents: Intents, expected_head: int | None) -> Delta:
+        queue = intents.snapshot()
+        self._commits.check_size(queue)
         with self._store.read() as reader:
             check_head(expected_head, reader.head())
-            outdated = [d for d in self._versions.diffs(reader) if (d.kind, d.name) in batch]
+            outdated = [d for d in self._versions.diffs(reader) if (d.kind, d.name) in queue]
             if outdated:
                 raise SchemaOutdatedError(outdated)
-            return self._deltas.make(reader.delta(batch))
+            return self._deltas.make(self._commits.preview(reader, queue, intents.reads))
+
+    def _new_intents(self, *, checked: bool = False) -> Intents:
+        """A queue for this store."""
+        return Intents(self._registry, self._store.store_id, checked=checked)
 
     def _metadata(self) -> dict[str, Any]:
         return {"namespace": self.namespace, "session_id": self.session_id}
@@ -329,16 +283,17 @@ class Session:
         if (delay is None) == (at is None):
             raise InvalidValueError("defer takes delay= or at=, and not both")
         context = self._handling()
-        announcement = self._announcement(
+        announcement = self._commits.announcement(
             event,
+            self.namespace,
             Lineage() if context is None else context._lineage(),
             delay=delay,
             at=at,
             dedup_key=dedup_key,
         )
         claim = None if context is None else context._claim
-        unit = UnitOfWork(announcements=[announcement], claim=claim)
-        [stored] = self._commits.write(unit).stored
+        request = WriteRequest(announcements=[announcement], claim=claim)
+        [stored] = self._commits.write(request).stored
         event.id = stored.id
         return stored.deferred
 
@@ -424,11 +379,6 @@ class Session:
 
     # -- questions --------------------------------------------------------------------------
 
-    def query(self) -> QueryBuilder:
-        """Ask for entities or relations: `session.query().entities(Customer).collect()`."""
-        self._check_open()
-        return QueryBuilder(self._reader)
-
     @property
     def head(self) -> int:
         """The number of the last commit; 0 on an empty store."""
@@ -468,6 +418,15 @@ class Session:
                 "datetime(2026, 11, 16).astimezone() for the zone of this machine.",
             )
         return self._store.commit_at(when)
+
+    def _commit_of(self, as_of: object) -> int:
+        """The commit that a caller's `as_of` means."""
+        if isinstance(as_of, datetime):
+            return self.commit_at(as_of)
+        number = _number("as_of", as_of, "a commit number or an aware datetime")
+        if not 0 <= number <= _MOST:
+            raise QueryError(f"as_of takes a commit number from 0 on, got {shown(as_of)}")
+        return number
 
     def list_commit_changes(self, commit_id: int) -> list[dict[str, Any]]:
         """What a commit changed, one dict an object; [] for a commit that does not exist.
@@ -616,8 +575,11 @@ class Session:
         for close in list(self._on_close):
             close()
         self._closed = True
-        if queued := len(self._intents):
-            log.warning("session closed with %d objects queued; they were not written", queued)
+        for name, queued in self._threads.left_behind():
+            log.warning(
+                "session closed with %d objects queued by thread %s; they were not written",
+                *(queued, name),
+            )
         try:
             self._end()
         except OntologiaError as error:
@@ -625,6 +587,19 @@ class Session:
             log.info("the end of session %s was not written down: %s", self.session_id, error)
         finally:
             self._store.close()
+
+    def __del__(self) -> None:
+        # Only if the constructor came to its end.
+        threads: ThreadUnits | None = self.__dict__.get("_threads")
+        if threads is not None and not self._closed and threads.left_behind():
+            queued = sum(count for _, count in threads.left_behind())
+            warnings.warn(
+                f"a Session was not closed, and {queued} queued objects were not written: commit() "
+                f"them, or use `with Session(...)`",
+                ResourceWarning,
+                source=self,
+                stacklevel=1,
+            )
 
     def __enter__(self) -> Self:
         self._check_open()
@@ -646,9 +621,7 @@ class Session:
         if self._handling() is not None:
             self.commit()
             return
-        # After the commit of another thread: what that failed to write is known only then.
-        with self._turn.taken(self.config.lock_timeout_ms):
-            self._unit._leave()
+        self._threads.unit()._leave()
 
     def _check_open(self) -> None:
         if self._closed:

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, dataclass_transform
 
-from ontologia.errors import DefinitionError, MetadataUnavailableError
+from ontologia.errors import DefinitionError, InvalidValueError, MetadataUnavailableError
 from ontologia.schema.annotations import is_class_variable, is_field, own_annotations
 from ontologia.schema.field import Field
 from ontologia.schema.shape import Shape
@@ -142,8 +142,9 @@ def _written(annotation: Any) -> str:
 class SchemaObject(metaclass=SchemaMeta):
     """Base of Entity, Relation and Event: plain objects whose fields were validated."""
 
-    # The fields are the instance's __dict__ and nothing else is; where it was read from has a
-    # slot of its own.
+    # The fields are the instance's __dict__ and nothing else is. `_origin` is the version that the
+    # object was read or written at: (commit, whether it says "deleted", store id), and the ends of
+    # a relation that was read. Not set on an object that was constructed and not committed.
     __slots__ = ("__dict__", "__weakref__", "_origin")
     __root__: ClassVar[bool] = True
     __open__: ClassVar[bool] = False
@@ -164,8 +165,16 @@ class SchemaObject(metaclass=SchemaMeta):
         def __setattr__(self, name: str, value: Any) -> None:
             if isinstance(getattr(type(self), name, None), property):
                 object.__setattr__(self, name, value)
-            else:
-                self.__dict__[name] = type(self).__shape__.validate_one(name, value)
+                return
+            shape = type(self).__shape__
+            checked = shape.validate_one(name, value)
+            if name in shape.keys and checked != self.__dict__.get(name) and self._version:
+                raise InvalidValueError(
+                    f"{shape.name}.{name} is the key of a stored object and cannot change from "
+                    f"{self.__dict__.get(name)!r} to {checked!r}",
+                    hint="Construct another object with the new key, and delete this one.",
+                )
+            self.__dict__[name] = checked
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
@@ -182,11 +191,22 @@ class SchemaObject(metaclass=SchemaMeta):
         inside = ", ".join(f"{name}={values[name]!r}" for name in names if name in values)
         return f"{type(self).__name__}({inside})"
 
+    # A copy is the same version of the same object.
+
     def __copy__(self) -> Any:
-        return _restore(type(self), dict(self.__dict__))
+        return _restore(type(self), dict(self.__dict__), self._version)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return _restore(type(self), copy.deepcopy(dict(self.__dict__), memo), self._version)
 
     def __reduce__(self) -> Any:
-        return _restore, (type(self), dict(self.__dict__))
+        version = self._version and self._version[:3]  # the ends of a relation stay behind
+        return _restore, (type(self), dict(self.__dict__), version)
+
+    @property
+    def _version(self) -> tuple[Any, ...] | None:
+        """Where the object was read from or written to; None if it was only constructed."""
+        return getattr(self, "_origin", None)
 
     def _lacks(self, name: str) -> str:
         """Why there is no value of a field that the class has."""
@@ -196,13 +216,17 @@ class SchemaObject(metaclass=SchemaMeta):
 
     def _read_from(self) -> Any:
         """What the reader left with an object it made; MetadataUnavailableError if there is none."""
-        origin = getattr(self, "_origin", None)
+        origin = self._version
         if origin is None:
-            raise MetadataUnavailableError(f"{self!r} was not read from a store")
+            raise MetadataUnavailableError(f"{self!r} was neither read from a store nor committed")
         return origin
 
 
-def _restore(cls: type[SchemaObject], values: dict[str, Any]) -> SchemaObject:
-    copy = cls.__new__(cls)
-    object.__setattr__(copy, "__dict__", values)
-    return copy
+def _restore(
+    cls: type[SchemaObject], values: dict[str, Any], version: tuple[Any, ...] | None = None
+) -> SchemaObject:
+    made = cls.__new__(cls)
+    object.__setattr__(made, "__dict__", values)
+    if version is not None:
+        object.__setattr__(made, "_origin", version)
+    return made

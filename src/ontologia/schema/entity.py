@@ -20,7 +20,7 @@ class Entity(SchemaObject):
 
     def meta(self) -> Meta:
         """Where this object was read from; MetadataUnavailableError if it was not."""
-        commit_id, deleted = self._read_from()
+        commit_id, deleted = self._read_from()[:2]
         shape = type(self).__shape__
         key = shape.key_text(self.__dict__[shape.key or ""])
         return Meta(shape.name, commit_id, key=key, deleted=bool(deleted))

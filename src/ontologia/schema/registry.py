@@ -46,7 +46,7 @@ class Registry:
 def shape_of(cls: Any, kind: str | None = None) -> Shape:
     """The shape of an entity or relation class; DefinitionError for anything else."""
     shape: Shape | None = getattr(cls, "__shape__", None) if isinstance(cls, SchemaMeta) else None
-    if shape is None or (kind is not None and shape.kind != kind):
+    if shape is None or (shape.kind == "event" if kind is None else shape.kind != kind):
         raise DefinitionError(f"expected {kind or 'an entity or relation'} class, got {cls!r}")
     if shape.abstract:
         raise DefinitionError(f"{shape.name} is abstract and is never stored")

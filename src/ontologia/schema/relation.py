@@ -52,7 +52,7 @@ class Relation(SchemaObject, Generic[L, R]):
 
     def meta(self) -> Meta:
         """Where this object was read from; MetadataUnavailableError if it was not."""
-        commit_id, deleted, _ = self._read_from()
+        commit_id, deleted = self._read_from()[:2]
         shape = type(self).__shape__
         return Meta(
             shape.name,
@@ -64,12 +64,13 @@ class Relation(SchemaObject, Generic[L, R]):
         )
 
     def _end(self, side: Literal["left", "right"]) -> Entity:
-        if getattr(self, "_origin", None) is None:
+        version = self._version
+        if version is None or len(version) < 4:
             raise MetadataUnavailableError(
                 f"{self!r} was not read from a store, so its {side} end is not known",
                 hint=f"{side}_key is; relations from session.query() carry the entities themselves.",
             )
-        ends: Ends = self._read_from()[2]
+        ends: Ends = version[3]
         key: str = self.__dict__[f"{side}_key"]
         shape = type(self).__shape__
         type_name = shape.end(side).name

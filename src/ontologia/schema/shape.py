@@ -16,7 +16,13 @@ from pydantic import ConfigDict, ValidationError
 from pydantic.dataclasses import dataclass as validated
 
 from ontologia import codec
-from ontologia.errors import DefinitionError, InvalidValueError, QueryError, shown
+from ontologia.errors import (
+    DefinitionError,
+    InvalidTypeError,
+    InvalidValueError,
+    QueryError,
+    shown,
+)
 from ontologia.schema.annotations import resolve_fields
 from ontologia.schema.expression import Column, Expr, Path, Side
 from ontologia.schema.field import MISSING, Field
@@ -65,6 +71,8 @@ class Shape:
         """Name of the field that tells relations between the same ends apart, if there is one."""
         self._expressions: dict[tuple[str, str, str | None], Expr[Any]] = {}
         self._check_definition()
+        self.keys = frozenset((*self.columns, self.key, self.instance_key)) - {None}
+        """The names of the fields that say which object it is."""
         self._names: dict[str, Any] = {}
         try:
             self.annotations = resolve_fields(cls, names)
@@ -377,6 +385,28 @@ class Shape:
         codec.check(text, f"{self.name}.{name}")
         return text
 
+    def key_parts(self, key: Any) -> tuple[str, ...]:
+        """The key columns of an object, from what a caller gives as its key.
+
+        Of a relation that is `(left, right)` or `(left, right, instance)`.
+        """
+        if self.kind == "entity":
+            if self.keys_are_text:
+                if not isinstance(key, str):
+                    raise InvalidTypeError(f"the key of {self.name} is text, got {shown(key):.200}")
+                return (self.key_text(key),)
+            return (self.key_text(self.validate_one(self.key or "", key)),)
+        size = 2 if self.instance_key is None else 3
+        if not isinstance(key, tuple | list) or len(key) != size:
+            parts = "left, right" if size == 2 else f"left, right, {self.instance_key}"
+            raise InvalidTypeError(
+                f"{shown(key):.200} is no key of {self.name}", hint=f"Give its parts: ({parts})."
+            )
+        ends = (self.end_key("left", key[0]), self.end_key("right", key[1]))
+        if self.instance_key is None:
+            return (*ends, "")
+        return (*ends, self.key_text(self.validate_one(self.instance_key, key[2])))
+
     def key_value(self, text: str) -> Any:
         """The typed value of a key column's text."""
         found = self.types[self.key or self.instance_key or ""]
@@ -429,6 +459,28 @@ class Shape:
                 codec.check(stored[name], f"{self.name}.{name}")
         return stored
 
+    def encode_some(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Some fields as they are stored, each validated; keys cannot be among them."""
+        stored: dict[str, Any] = {}
+        for name, value in values.items():
+            if name in self.keys:
+                raise InvalidValueError(
+                    f"{self.name}.{name} is the key of an object and cannot change",
+                    hint="Construct another object with the new key, and delete this one.",
+                )
+            if not self.has(name):
+                raise InvalidValueError(
+                    f"{self.name}: {name!r} is not a field (it has {', '.join(self.fields)})"
+                )
+            stored[name] = self.validate_one(name, value)
+        for name, encode in self._encoders:
+            if stored.get(name) is not None:
+                stored[name] = self._encoded(name, encode, stored[name])
+        for name, value in stored.items():
+            if (name not in self.types or self.types[name].free) and not codec.storable(value):
+                codec.check(value, f"{self.name}.{name}")
+        return stored
+
     def undeclared(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """What an object of an open class holds beside its declared fields; {} of any other."""
         if not self.open:
@@ -465,6 +517,14 @@ class Shape:
             if value is not None:
                 fields[name] = decode(value)
         return fields
+
+    def patch(self, obj: Any, patch: str) -> None:
+        """Set some fields of an instance to what `encode_some` made of them, as JSON text."""
+        stored = codec.decode(patch)
+        for name, decode in self.decoders:
+            if stored.get(name) is not None:
+                stored[name] = decode(stored[name])
+        obj.__dict__.update(stored)
 
     def adapt(self, fields: dict[str, Any]) -> dict[str, Any]:
         """Decode fields that another version of the program wrote.

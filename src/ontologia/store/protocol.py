@@ -26,13 +26,14 @@ from ontologia.store.provenance import Provenance
 from ontologia.store.replies import Replies
 from ontologia.store.rows import (
     Announcement,
-    Batch,
     Claim,
     CommitRow,
     EntityRow,
+    Keys,
     PathRow,
     RawChange,
     RelationRow,
+    State,
     Stored,
     StoredType,
     TypeKey,
@@ -49,11 +50,8 @@ class StateReader(Protocol):
         """The number of the last commit; 0 on an empty store."""
         ...
 
-    def delta(self, batch: Batch) -> list[RawChange]:
-        """What a commit of `batch` would change; equal canonical text is no change.
-
-        One statement per touched type and 10,000 objects.
-        """
+    def current(self, keys: Keys) -> State:
+        """The current versions of these objects. One statement per type and 10,000 objects."""
         ...
 
     def current_types(self, keys: Iterable[TypeKey]) -> dict[TypeKey, StoredType]:
@@ -125,15 +123,15 @@ class Store(Protocol):
         timeout_ms: int | None = None,
         durable: bool = True,
         claim: Claim | None = None,
-        batch: Batch | None = None,
+        keys: Keys | None = None,
     ) -> AbstractContextManager[Transaction]:
         """A write transaction; leaving it with an exception takes everything back.
 
         Waits while somebody else writes or holds the lease on long writes, at most `timeout_ms`,
         then raises LockContentionError. `durable` (hard) survives a power cut once it returned;
         a soft one survives a killed process, and a power cut only together with a later hard one.
-        `claim` and `batch` announce what `holds` and `delta` will be asked, so that a server can
-        be asked on the way.
+        `claim` and `keys` say what `holds` and `current` will be asked, so that a server gets
+        those statements in the round trip that takes the lock.
         """
         ...
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple, TypeAlias
@@ -12,6 +13,8 @@ ObjectKey: TypeAlias = tuple[str, ...]
 """(key,) of an entity; (left key, right key, instance key) of a relation."""
 Batch: TypeAlias = dict[TypeKey, dict[ObjectKey, str | None]]
 """What should be true: canonical fields by key, None where the object should not exist."""
+Keys: TypeAlias = Mapping[TypeKey, Collection[ObjectKey]]
+"""Objects, by their keys."""
 
 TOMBSTONE = "null"
 """The fields_json of a version that says: deleted here; the schema of a type that was dropped."""
@@ -67,6 +70,44 @@ class RawChange(NamedTuple):
     after: str | None
     before_version: int | None = None
     after_version: int | None = None
+
+
+class Current(NamedTuple):
+    """The current version of one object."""
+
+    fields: str
+    schema_version: int | None
+    commit_id: int
+
+
+State: TypeAlias = dict[TypeKey, dict[ObjectKey, Current]]
+"""Current versions, by key; an object that does not exist is left out."""
+
+
+def delta(batch: Batch, state: State) -> list[RawChange]:
+    """What a commit of `batch` would change; equal canonical text is no change.
+
+    In the order of the keys: neighbouring rows are written together.
+    """
+    changes: list[RawChange] = []
+    for type_key, wanted in batch.items():
+        now = state.get(type_key, {})
+        for key in sorted(wanted):
+            change = raw_change(type_key, key, now.get(key), wanted[key])
+            if change is not None:
+                changes.append(change)
+    return changes
+
+
+def raw_change(
+    type_key: TypeKey, key: ObjectKey, current: Current | None, after: str | None
+) -> RawChange | None:
+    """How an object changes from its current version; None if it does not."""
+    before = None if current is None else current.fields
+    if before == after:
+        return None
+    version = None if current is None else current.schema_version
+    return RawChange(*type_key, key, before, after, version or 1, None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from ontologia.runtime.commits import check_head
 from ontologia.runtime.session import Session
 from ontologia.runtime.transfer.lines import Header, Line, read_header, read_object
 from ontologia.runtime.transfer.targets import Targets
-from ontologia.store.rows import Batch, ObjectKey, RawChange, TypeKey
+from ontologia.store.rows import Batch, ObjectKey, RawChange, TypeKey, delta
 
 OnConflict: TypeAlias = Literal["fail", "skip", "replace"]
 _PORTION = 10_000  # lines that are compared with the state at a time
@@ -177,7 +177,8 @@ class _Importing:
             head = reader.head()
             check_head(expected_head, head)
             for portion in _portions(spool):
-                found = reader.delta(_batch(portion))
+                wanted = _batch(portion)
+                found = delta(wanted, reader.current(wanted))
                 report.unchanged += len(portion) - len(found)
                 there = [change for change in found if change.before is not None]
                 if there and not conflicts:

@@ -79,6 +79,19 @@ class Leases:
 
         return note
 
+    def run_again(self, claim: Claim, lease_ms: float) -> bool:
+        """Count a conflict and start the same claim anew; False if it was lost.
+
+        The attempt is not counted. One soft transaction.
+        """
+        with self._database.write(durable=False) as tx:
+            asked = self._extend(tx, "run_again", [claim], lease_ms)
+        kept = asked()
+        if claim.event.id not in kept:
+            return False
+        claim.read_commit, claim.moved = kept[claim.event.id], False
+        return True
+
     def renew(self, claims: Iterable[Claim], lease_ms: float) -> list[Claim]:
         """Extend leases; those that were lost. One soft transaction."""
         with self._database.write(durable=False) as tx:

@@ -25,9 +25,9 @@ from ontologia.store.postgres.watch import Watch, channel_of
 from ontologia.store.postgres.wire import prepared
 from ontologia.store.records import Records
 from ontologia.store.rows import (
-    Batch,
     Claim,
     EntityRow,
+    Keys,
     PathRow,
     RelationRow,
 )
@@ -118,14 +118,14 @@ class PostgresStore(Records):
         timeout_ms: int | None = None,
         durable: bool = True,
         claim: Claim | None = None,
-        batch: Batch | None = None,
+        keys: Keys | None = None,
     ) -> Generator[PostgresTransaction]:
         limit = self._config.lock_timeout_ms if timeout_ms is None else timeout_ms
         started = self._clock.monotonic()
         while True:
             with self._database.write_state(self._gate, timeout_ms=limit, durable=durable) as tx:
                 transaction = PostgresTransaction(tx, self._sql, self._clock, self.events)
-                transaction.look_ahead(claim, batch)
+                transaction.look_ahead(claim, keys)
                 holder = transaction.enter(owner_id or "")
                 if holder is None:
                     yield transaction

@@ -7,7 +7,7 @@ what it compares itself with, however many objects it is, and once with all that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ontologia import codec
@@ -20,10 +20,12 @@ from ontologia.store.postgres.wire import Answer, portions
 from ontologia.store.rows import (
     TOMBSTONE,
     Announcement,
-    Batch,
     Claim,
+    Current,
+    Keys,
     ObjectKey,
     RawChange,
+    State,
     Stored,
     StoredType,
     TypeKey,
@@ -47,28 +49,23 @@ class PostgresReader:
     def head(self) -> int:
         return self._tx.one(self._sql["head"])[0] or 0
 
-    def delta(self, batch: Batch) -> list[RawChange]:
-        changes: list[RawChange] = []
-        for (kind, type_name), wanted in batch.items():
-            # In the order of the keys: neighbours are read, and later written, together.
-            for keys in _chunks(sorted(wanted)):
-                current = self._current(kind, type_name, keys)
-                for key in keys:
-                    before, version = current.get(key, (None, None))
-                    after = wanted[key]
-                    if before != after:
-                        changes.append(
-                            RawChange(kind, type_name, key, before, after, version or 1, None)
-                        )
-        return changes
+    def current(self, keys: Keys) -> State:
+        return {
+            (kind, type_name): self._current(kind, type_name, wanted)
+            for (kind, type_name), wanted in keys.items()
+        }
 
     def _current(
-        self, kind: str, type_name: str, keys: Sequence[ObjectKey]
-    ) -> dict[ObjectKey, tuple[str, int | None]]:
-        asked, answer = self._asked.get((kind, type_name), (None, None))
-        if answer is None or asked != keys:
-            answer = self._ask_current(kind, type_name, keys)
-        return {row[:-2]: row[-2:] for row in answer()}
+        self, kind: str, type_name: str, keys: Collection[ObjectKey]
+    ) -> dict[ObjectKey, Current]:
+        found: dict[ObjectKey, Current] = {}
+        for chunk in _chunks(sorted(keys)):  # neighbours are read together
+            asked, answer = self._asked.get((kind, type_name), (None, None))
+            if answer is None or asked != chunk:
+                answer = self._ask_current(kind, type_name, chunk)
+            for row in answer():
+                found[row[:-3]] = Current(*row[-3:])
+        return found
 
     def _ask_current(self, kind: str, type_name: str, keys: Sequence[ObjectKey]) -> Answer:
         if len(keys) == 1:
@@ -91,15 +88,15 @@ class PostgresTransaction(PostgresReader, LockStatements):
         self._events = events
         self._fence: tuple[Claim, Callable[[], list[Any]]] | None = None
 
-    def look_ahead(self, claim: Claim | None, batch: Batch | None) -> None:
+    def look_ahead(self, claim: Claim | None, keys: Keys | None) -> None:
         """Ask on the way what a commit will want to know: so it waits for one answer, not three."""
         if claim is not None:
             self._fence = claim, self._events.claims.ask(self._tx, claim)
-        for (kind, type_name), wanted in (batch or {}).items():
+        for (kind, type_name), wanted in (keys or {}).items():
             if len(wanted) <= _CHUNK:
-                keys = sorted(wanted)
-                answer = self._ask_current(kind, type_name, keys)
-                self._asked[kind, type_name] = keys, answer
+                ordered = sorted(wanted)
+                answer = self._ask_current(kind, type_name, ordered)
+                self._asked[kind, type_name] = ordered, answer
 
     def head(self) -> int:
         return self._head

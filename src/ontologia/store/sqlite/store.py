@@ -16,9 +16,9 @@ from ontologia.store.lease import STEP, WriteLease
 from ontologia.store.named import statements
 from ontologia.store.records import Records
 from ontologia.store.rows import (
-    Batch,
     Claim,
     EntityRow,
+    Keys,
     PathRow,
     RelationRow,
 )
@@ -100,7 +100,7 @@ class SQLiteStore(Records):
         timeout_ms: int | None = None,
         durable: bool = True,
         claim: Claim | None = None,
-        batch: Batch | None = None,
+        keys: Keys | None = None,
     ) -> Generator[SQLiteTransaction]:
         limit = self._config.lock_timeout_ms if timeout_ms is None else timeout_ms
         started = self._clock.monotonic()

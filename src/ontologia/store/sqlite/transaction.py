@@ -5,7 +5,7 @@ The PostgreSQL twin has the same statements under the same names.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -18,10 +18,12 @@ from ontologia.store.named import statements
 from ontologia.store.rows import (
     TOMBSTONE,
     Announcement,
-    Batch,
     Claim,
+    Current,
+    Keys,
     ObjectKey,
     RawChange,
+    State,
     Stored,
     StoredType,
     TypeKey,
@@ -44,37 +46,29 @@ class SQLiteReader:
     def head(self) -> int:
         return self._tx.one(_STATE["head"])[0] or 0
 
-    def delta(self, batch: Batch) -> list[RawChange]:
-        changes: list[RawChange] = []
-        for (kind, type_name), wanted in batch.items():
-            # In the order of the keys: neighbours are read, and later written, together.
-            ordered = sorted(wanted)
-            for keys in _chunks(ordered):
-                current = self._current(kind, type_name, keys)
-                for key in keys:
-                    before, version = current.get(key, (None, None))
-                    after = wanted[key]
-                    if before != after:
-                        changes.append(
-                            RawChange(kind, type_name, key, before, after, version or 1, None)
-                        )
-        return changes
+    def current(self, keys: Keys) -> State:
+        return {
+            (kind, type_name): self._current(kind, type_name, wanted)
+            for (kind, type_name), wanted in keys.items()
+        }
 
     def _current(
-        self, kind: str, type_name: str, keys: Sequence[ObjectKey]
-    ) -> dict[ObjectKey, tuple[str, int | None]]:
+        self, kind: str, type_name: str, keys: Collection[ObjectKey]
+    ) -> dict[ObjectKey, Current]:
+        found: dict[ObjectKey, Current] = {}
         if len(keys) <= _FEW:
-            found = (
-                (key, self._tx.one(_STATE[f"current_{kind}"], (type_name, *key))) for key in keys
-            )
-            return {key: row for key, row in found if row is not None}
-        if kind == "entity":
-            listed = codec.encode_checked([key for (key,) in keys])
-            rows = self._tx.all(_STATE["current_entities"], {"type": type_name, "keys": listed})
-            return {(key,): (fields, version) for key, fields, version in rows}
-        listed = codec.encode_checked([list(key) for key in keys])
-        rows = self._tx.all(_STATE["current_relations"], {"type": type_name, "keys": listed})
-        return {row[:3]: (row[3], row[4]) for row in rows}
+            for key in keys:
+                row = self._tx.one(_STATE[f"current_{kind}"], (type_name, *key))
+                if row is not None:
+                    found[key] = Current(*row)
+            return found
+        statement = _STATE["current_entities" if kind == "entity" else "current_relations"]
+        for chunk in _chunks(sorted(keys)):  # neighbours are read together
+            parts = [key for (key,) in chunk] if kind == "entity" else [list(key) for key in chunk]
+            listed = codec.encode_checked(parts)
+            for row in self._tx.all(statement, {"type": type_name, "keys": listed}):
+                found[row[:-3]] = Current(*row[-3:])
+        return found
 
     def current_types(self, keys: Iterable[TypeKey]) -> dict[TypeKey, StoredType]:
         listed = codec.encode_checked([list(key) for key in keys])

@@ -7,6 +7,7 @@ from random import Random
 
 import apsw
 
+from ontologia import codec
 from ontologia.store.doctor import examine
 from ontologia.store.findings import Severity
 from ontologia.store.open import open_store
@@ -68,11 +69,15 @@ def _written(model: Model, entry: Committed) -> None:
     """What a caller was told is written is there at that moment."""
     number = entry.written.commit_id
     demand(number is None or number in model.commits, LOST, f"commit {number}", entry.step)
-    for (kind, type_name), objects in entry.unit.batch.items():
-        for key, text in objects.items():
+    for (kind, type_name), intents in entry.unit.queue.items():
+        for key, intent in intents.items():
             found = model.state.get((kind, type_name, *key))
-            detail = f"{kind} {type_name} {key} is {found}, and {text} was committed"
-            demand(found == text, LOST, detail, entry.step)
+            detail = f"{kind} {type_name} {key} is {found}, and {intent} was committed"
+            if intent.patch is None:
+                demand(found == intent.fields, LOST, detail, entry.step)
+            else:
+                stored, patch = codec.decode(found or "{}"), codec.decode(intent.patch)
+                demand(stored | patch == stored, LOST, detail, entry.step)
 
 
 def _compare(connection: apsw.Connection, model: Model, drained_at: str) -> None:

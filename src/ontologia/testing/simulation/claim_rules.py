@@ -29,6 +29,7 @@ class ClaimRules:
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self._limit: int = settings["event_max_attempts"]
+        self._most_conflicts: int = settings["event_max_conflicts"]
         self._base: int = settings["event_backoff_base_ms"]
         self._cap: int = settings["event_backoff_max_ms"]
         self._started: set[Token] = set()
@@ -39,6 +40,9 @@ class ClaimRules:
         """A handler was called."""
         place = (entry.event_id, entry.handler_id, entry.token)
         demand(place in self._started, STARTED, f"{place[:2]} was not", entry.step)
+        before = self.ended.get(place)
+        once = before is None or before.outcome == "conflict"
+        demand(once, STARTED, f"{place[:2]} ran twice on one claim", entry.step)
 
     def finished(self, entry: Ended) -> None:
         """A handler returned or raised."""
@@ -84,6 +88,14 @@ class ClaimRules:
         elif not _only_noted(old, new):
             self._own(tx, old, f"{_place(old)} was renewed or started")
             self._note_start(new)
+            if new["conflicts"] != old["conflicts"]:
+                self._ran_again(tx, old, new)
+
+    def _ran_again(self, tx: Transaction, old: Row, new: Row) -> None:
+        ended = self.ended.get((*_place(old), old["lease_token"]))
+        right = ended is not None and ended.outcome == "conflict"
+        right = right and new["conflicts"] == old["conflicts"] + 1
+        demand(right, COUNTED, f"a conflict of {_place(old)}", tx.step)
 
     def _note_start(self, row: Row) -> None:
         if row["read_commit"] is not None:
@@ -157,6 +169,8 @@ class ClaimRules:
     def _said(self, tx: Transaction, old: Row, outcome: str) -> None:
         ended = self.ended.get((old["event_id"], old["handler_id"], old["lease_token"]))
         said = "undecodable" if ended is None else ended.outcome
+        if said == "conflict" and old["conflicts"] >= self._most_conflicts:
+            said = "failed"  # too many in a row
         demand(outcome == said, COUNTED, f"{_place(old)}: {outcome}, and was {said}", tx.step)
 
     def _crashed(self, tx: Transaction, old: Row) -> None:

@@ -28,6 +28,7 @@ KEPT = "an event that somebody has not finished is not collected"
 TICKED = "a tick of a schedule fires once, whoever runs it"
 ORDER = "a consumer is given the most urgent event first, then the oldest"
 FIRED = "a deferred event is announced once, when its time has come"
+UNCHANGED = "what was read is unchanged when it is written back"
 
 
 class EventRules:
@@ -60,6 +61,7 @@ class EventRules:
 
     def before(self, tx: Transaction) -> None:
         """Held against what was there before the transaction."""
+        self._unchanged(tx)
         self._follow_ups(tx)
         self._reasons(tx)
         self._collected(tx)
@@ -69,6 +71,22 @@ class EventRules:
         self._handed(tx)
         self._order(tx)
         self._keys(tx)
+
+    def _unchanged(self, tx: Transaction) -> None:
+        """No commit overwrites a version that its unit of work has not seen."""
+        tried = self._tried.get(tx.thread)
+        if tried is None or not tx.of("commits"):
+            return
+        for (kind, type_name), intents in tried.unit.queue.items():
+            for key, intent in intents.items():
+                now = self._model.versions.get((kind, type_name, *key), 0)
+                gone = not now and intent.fields is None and intent.patch is None
+                demand(
+                    intent.read in (None, now) or gone,
+                    UNCHANGED,
+                    f"{type_name} {key} was read at {intent.read} and is at {now}",
+                    tx.step,
+                )
 
     # -- reasons ----------------------------------------------------------------------------------
 

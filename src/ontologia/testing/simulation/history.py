@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ontologia.runtime.commits import UnitOfWork, Written
+from ontologia.runtime.commits import WriteRequest, Written
 from ontologia.store.rows import Announcement
 
 Row = dict[str, Any]
@@ -50,7 +50,7 @@ class Tried:
 
     step: int
     thread: str
-    unit: UnitOfWork
+    unit: WriteRequest
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Committed:
 
     step: int
     thread: str
-    unit: UnitOfWork
+    unit: WriteRequest
     written: Written
 
 
@@ -86,7 +86,7 @@ class Ended:
     handler_id: str
     token: str
     outcome: str
-    """done, failed, retry or discarded."""
+    """done, failed, conflict, retry or discarded."""
     after_ms: float | None = None
     emitted: Sequence[Announcement] = ()
 

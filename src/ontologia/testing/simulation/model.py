@@ -24,6 +24,8 @@ class Model:
         self.deferred: dict[int, Row] = {}
         self.keys: dict[tuple[str, str], str] = {}
         self.state: dict[ObjectPlace, str] = {}
+        self.versions: dict[ObjectPlace, int] = {}
+        """The commit that wrote the current version; nothing where there is no object."""
         self.commits: list[int] = []
         self.letters: dict[int, Row] = {}
 
@@ -98,19 +100,21 @@ class Model:
     def _entity_history(self, change: Change) -> None:
         if change.new is not None:
             row = change.new
-            self._set(("entity", row["entity_type"], row["entity_key"]), row["fields_json"])
+            self._set(("entity", row["entity_type"], row["entity_key"]), row)
 
     def _relation_history(self, change: Change) -> None:
         if change.new is not None:
             row = change.new
             key = (row["left_key"], row["right_key"], row["instance_key"])
-            self._set(("relation", row["relation_type"], *key), row["fields_json"])
+            self._set(("relation", row["relation_type"], *key), row)
 
-    def _set(self, place: ObjectPlace, text: str) -> None:
-        if text == TOMBSTONE:
+    def _set(self, place: ObjectPlace, row: Row) -> None:
+        if row["fields_json"] == TOMBSTONE:
             self.state.pop(place, None)
+            self.versions.pop(place, None)
         else:
-            self.state[place] = text
+            self.state[place] = row["fields_json"]
+            self.versions[place] = row["commit_id"]
 
 
 def _replace(

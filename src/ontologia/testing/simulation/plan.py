@@ -50,6 +50,7 @@ class Plan:
             "event_backoff_base_ms": random.choice([5, 100]),
             "event_backoff_max_ms": 300,
             "event_max_attempts": random.choice([1, 2, 3, 5]),
+            "event_max_conflicts": 3,
             "event_claim_limit": random.choice([1, 3, 100]),
             "max_events_per_iteration": random.choice([2, 1_000]),
             "event_poll_interval_ms": random.choice([100, 1_000]),

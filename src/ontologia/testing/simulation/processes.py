@@ -20,13 +20,13 @@ from ontologia.errors import (
     ConsumerBusyError,
     NotFoundError,
     OntologiaError,
+    StateConflictError,
 )
-from ontologia.runtime.commits import Commits, UnitOfWork, Written
+from ontologia.runtime.commits import Commits, WriteRequest, Written
 from ontologia.runtime.context import HandlerContext
 from ontologia.runtime.operator import ANY, Operator
 from ontologia.runtime.session import Session
 from ontologia.schema.event import Event
-from ontologia.store.rows import Stored
 from ontologia.testing.simulation.history import Begun, Committed, Ended, Tried
 from ontologia.testing.simulation.troubles import IN_HANDLERS
 from ontologia.testing.simulation.workload import Handle
@@ -90,18 +90,18 @@ class Program:
         world, turns = self._world, self._world.turns
         write, append = commits.write, commits.append
 
-        def written(unit: UnitOfWork) -> Written:
+        def written(unit: WriteRequest) -> Written:
             world.note(Tried(turns.steps, turns.task().name, unit))
             told = write(unit)
             world.note(Committed(turns.steps, turns.task().name, unit, told))
             return told
 
-        def appended(events: Sequence[Event], namespace: str) -> None:
-            unit = UnitOfWork()  # its events get their ids on the way
+        def appended(events: Sequence[Event], namespace: str) -> Written:
+            unit = WriteRequest()  # its events get their ids on the way
             world.note(Tried(turns.steps, turns.task().name, unit))
-            append(events, namespace)
-            stored = [Stored(str(event.id), None) for event in events]
-            world.note(Committed(turns.steps, turns.task().name, unit, Written(None, stored)))
+            told = append(events, namespace)
+            world.note(Committed(turns.steps, turns.task().name, unit, told))
+            return told
 
         setattr(commits, "write", written)  # noqa: B010
         setattr(commits, "append", appended)  # noqa: B010
@@ -147,6 +147,9 @@ class Worker(Program):
             world.say(f"{claim.handler_id} begins {claim.event.type} attempt {ctx.attempt}")
             try:
                 self._attempt(function, ctx)
+            except (Retry, Discard) as error:
+                self._ended(place, error)
+                raise
             except Exception as error:
                 self._ended(place, ctx._failure or error)
                 raise
@@ -165,6 +168,8 @@ class Worker(Program):
             if isinstance(error, Retry)
             else "discarded"
             if isinstance(error, Discard)
+            else "conflict"
+            if isinstance(error, StateConflictError)
             else "failed"
         )
         after = error.after_ms if isinstance(error, Retry) else None

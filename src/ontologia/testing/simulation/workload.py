@@ -15,6 +15,7 @@ from ontologia.delivery.schedule import Schedule
 from ontologia.runtime.context import HandlerContext
 from ontologia.runtime.handlers import on_event
 from ontologia.runtime.session import Session
+from ontologia.runtime.unit import UnitOfWork
 from ontologia.schema.entity import Entity
 from ontologia.schema.event import Event
 from ontologia.schema.field import Field
@@ -100,7 +101,7 @@ class PostOffice:
         self._number += 1
         parcel = f"p{random.randrange(_PARCELS)}"
         event = ParcelSent(parcel=parcel, number=self._number, priority=random.choice([1, 100]))
-        match random.randrange(6):
+        match random.randrange(7):
             case 0:
                 session.defer(event, delay=random.choice([0.0, 0.2, 2.5]))
             case 1:
@@ -114,6 +115,9 @@ class PostOffice:
             case 4:
                 key = f"once-{random.randrange(3)}"
                 session.commit(event=event, dedup_key=key)
+            case 5:
+                session.transact(_counting)
+                session.commit(event=event)
             case _:
                 session.ensure(self._parcel(parcel, "sender"))
                 session.commit(event=event)
@@ -137,6 +141,9 @@ class PostOffice:
         ctx.emit(event, delay=delay, dedup_key=key)
 
     def _count(self, ctx: HandlerContext[ParcelSent]) -> None:
+        if self._random.random() < 0.6:
+            _counting(ctx)
+            ctx.commit()
         self._emit(ctx, ParcelCounted(parcel=ctx.event.parcel))
 
     def _store(self, ctx: HandlerContext[ParcelMoved]) -> None:
@@ -166,6 +173,13 @@ class PostOffice:
     def _mourn(self, ctx: HandlerContext[EventDeadLetter]) -> None:
         ctx.ensure(SimulatedDepot(id="lost", seen=self._random.randrange(1_000)))
         ctx.commit()
+
+
+def _counting(unit: UnitOfWork) -> None:
+    """Read what several change at once, and write it back."""
+    depot = unit.get(SimulatedDepot, "all") or SimulatedDepot(id="all", seen=0)
+    depot.seen += 1
+    unit.ensure(depot)
 
 
 def _handler(event: type[Event], priority: int, name: str, method: Handle) -> Handle:

@@ -214,6 +214,18 @@ UPDATE ontologia.event_claims
    AND lease_until > %(now)s
 RETURNING event_id, read_commit;
 
+-- name: run_again
+-- After a conflict: the same claim and attempt, begun anew on fresh state.
+UPDATE ontologia.event_claims
+   SET conflicts = conflicts + 1,
+       read_commit = (SELECT COALESCE(MAX(id), 0) FROM ontologia.commits), started_at = %(now)s,
+       lease_until = %(lease_until)s, due_at = %(lease_until)s, available_at = %(now)s
+ WHERE handler_id = %(handler_id)s
+   AND event_id = ANY(ARRAY(SELECT jsonb_array_elements_text(%(ids)s::jsonb)))
+   AND lease_token = %(token)s AND ack_at IS NULL AND dead_lettered_at IS NULL
+   AND lease_until > %(now)s
+RETURNING event_id, read_commit;
+
 -- name: began_at
 -- A server that crashed may have lost the start, and kept the claim.
 UPDATE ontologia.event_claims SET read_commit = %s

@@ -4,23 +4,23 @@ SELECT MAX(id) FROM ontologia.commits;
 
 -- name: current_entities
 -- The current version of the entities with these keys.
-SELECT e.entity_key, e.fields_json, e.schema_version_id
+SELECT e.entity_key, e.fields_json, e.schema_version_id, e.commit_id
   FROM ontologia.entity_latest AS e
  WHERE e.entity_type = %(type)s AND e.entity_key = ANY(%(keys)s::text[]);
 
 -- name: current_entity
 -- The same for one entity: there is less to plan.
-SELECT entity_key, fields_json, schema_version_id FROM ontologia.entity_latest
+SELECT entity_key, fields_json, schema_version_id, commit_id FROM ontologia.entity_latest
  WHERE entity_type = %s AND entity_key = %s;
 
 -- name: current_relation
-SELECT left_key, right_key, instance_key, fields_json, schema_version_id
+SELECT left_key, right_key, instance_key, fields_json, schema_version_id, commit_id
   FROM ontologia.relation_latest
  WHERE relation_type = %s AND left_key = %s AND right_key = %s AND instance_key = %s;
 
 -- name: current_relations
 -- The same for relations; left, right and instance keys are three lists of one length.
-SELECT r.left_key, r.right_key, r.instance_key, r.fields_json, r.schema_version_id
+SELECT r.left_key, r.right_key, r.instance_key, r.fields_json, r.schema_version_id, r.commit_id
   FROM unnest(%(left)s::text[], %(right)s::text[], %(instance)s::text[])
        AS k(left_key, right_key, instance_key)
   JOIN ontologia.relation_latest AS r

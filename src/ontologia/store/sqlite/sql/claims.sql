@@ -154,6 +154,16 @@ UPDATE event_claims
    AND lease_token = :token AND ack_at IS NULL AND dead_lettered_at IS NULL AND lease_until > :now
 RETURNING event_id, read_commit;
 
+-- name: run_again
+-- After a conflict: the same claim and attempt, begun anew on fresh state.
+UPDATE event_claims
+   SET conflicts = conflicts + 1,
+       read_commit = (SELECT COALESCE(MAX(id), 0) FROM commits), started_at = :now,
+       lease_until = :lease_until, due_at = :lease_until, available_at = :now
+ WHERE handler_id = :handler_id AND event_id IN (SELECT value FROM json_each(:ids))
+   AND lease_token = :token AND ack_at IS NULL AND dead_lettered_at IS NULL AND lease_until > :now
+RETURNING event_id, read_commit;
+
 -- name: began_at
 UPDATE event_claims SET read_commit = ?
  WHERE event_id = ? AND handler_id = ? AND lease_token = ?;

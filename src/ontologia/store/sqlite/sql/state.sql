@@ -5,21 +5,22 @@ SELECT MAX(id) FROM commits;
 -- name: current_entities
 -- The current version of the entities whose keys are in the JSON list :keys. CROSS JOIN keeps
 -- the order of the tables: the planner would otherwise look through the list for every entity.
-SELECT k.value, json(e.fields), e.schema_version_id
+SELECT k.value, json(e.fields), e.schema_version_id, e.commit_id
   FROM json_each(:keys) AS k
  CROSS JOIN entity_latest AS e ON e.entity_type = :type AND e.entity_key = k.value;
 
 -- name: current_entity
 -- The same for one entity: a seek, without making a table of a list.
-SELECT json(fields), schema_version_id FROM entity_latest WHERE entity_type = ? AND entity_key = ?;
+SELECT json(fields), schema_version_id, commit_id FROM entity_latest
+ WHERE entity_type = ? AND entity_key = ?;
 
 -- name: current_relation
-SELECT json(fields), schema_version_id FROM relation_latest
+SELECT json(fields), schema_version_id, commit_id FROM relation_latest
  WHERE relation_type = ? AND left_key = ? AND right_key = ? AND instance_key = ?;
 
 -- name: current_relations
 -- The same for relations; each element of :keys is a list of left, right and instance key.
-SELECT r.left_key, r.right_key, r.instance_key, json(r.fields), r.schema_version_id
+SELECT r.left_key, r.right_key, r.instance_key, json(r.fields), r.schema_version_id, r.commit_id
   FROM json_each(:keys) AS k
  CROSS JOIN relation_latest AS r
     ON r.relation_type = :type AND r.left_key = k.value ->> 0 AND r.right_key = k.value ->> 1

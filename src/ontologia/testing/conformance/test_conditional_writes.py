@@ -1,0 +1,833 @@
+"""What was read must be unchanged when it is written back: on every store."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import threading
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from ontologia import Entity, Event, Field, Relation, Session, later
+from ontologia.errors import (
+    InvalidTypeError,
+    InvalidValueError,
+    NotFoundError,
+    ObjectExistsError,
+    QueryError,
+    RecordExists,
+    SessionClosedError,
+    StateConflictError,
+)
+
+
+class Crate(Entity):
+    id: Field[str]
+    apples: Field[int] = Field(default=0)
+    label: Field[str | None] = Field(default=None)
+    packed: Field[datetime | None] = Field(default=None)
+
+
+class Truck(Entity):
+    number: Field[int] = Field(primary_key=True)
+    driver: Field[str] = Field(default="")
+
+
+class LoadedOn(Relation[Crate, Truck]):
+    row: Field[int] = Field(default=0)
+
+
+class Inspected(Relation[Crate, Truck]):
+    day: Field[str] = Field(instance_key=True)
+    passed: Field[bool] = Field(default=True)
+
+
+class CrateMoved(Event):
+    crate: Field[str]
+
+
+class CrateDue(Event):
+    crate: Field[str]
+
+
+def write(session: Session, *objects: Any) -> int:
+    """Commit on a unit of its own, whatever is there."""
+    with session.unit() as unit:
+        unit.ensure(objects, overwrite=True)
+        number = unit.commit()
+    assert number is not None
+    return number
+
+
+@pytest.fixture
+def crate(session) -> Crate:
+    """Read from the store, at commit 1."""
+    write(session, Crate(id="c1", apples=10))
+    found: Crate = session.one(Crate, "c1")
+    return found
+
+
+# -- ensure and delete ----------------------------------------------------------------------------
+
+
+def test_what_was_read_and_changed_is_written(session, crate):
+    crate.apples -= 1
+    session.ensure(crate)
+
+    assert session.commit() == 2
+    assert session.one(Crate, "c1").apples == 9
+
+
+@pytest.mark.req("C-010")
+@pytest.mark.parametrize("how", ["ensure", "delete"])
+def test_what_another_commit_changed_is_a_conflict(session, crate, how):
+    other = write(session, Crate(id="c1", apples=7))
+    crate.apples -= 1
+    getattr(session, how)(crate)
+    session.ensure(Crate(id="c2"))
+
+    with pytest.raises(StateConflictError) as caught:
+        session.commit(event=CrateMoved(crate="c1"))
+
+    error = caught.value
+    assert (error.type_name, error.key, error.read, error.found) == ("Crate", "c1", 1, other)
+    assert error.written_by == f"session {session.session_id}"
+    assert "Crate 'c1' was read at version 1 and changed in commit 2" in str(error)
+    assert session.one(Crate, "c1").apples == 7
+    assert session.query().entities(Crate).count() == 1
+    assert session.event_store.list_events(session.namespace) == []
+
+
+def test_the_version_counts_and_not_the_value(session, crate):
+    write(session, Crate(id="c1", apples=9))
+    write(session, Crate(id="c1", apples=10))
+    crate.apples = 11
+    session.ensure(crate)
+
+    with pytest.raises(StateConflictError):
+        session.commit()
+
+
+def test_what_is_written_back_as_it_was_read_is_a_conflict_too(session, crate):
+    """Nothing would change, and yet the caller has seen another version."""
+    write(session, Crate(id="c1", apples=9))
+    write(session, Crate(id="c1", apples=10))
+    session.ensure(crate)
+
+    with pytest.raises(StateConflictError):
+        session.commit()
+
+
+def test_other_objects_may_change_in_between(session, crate):
+    write(session, Crate(id="c2", apples=1))
+    crate.apples = 9
+    session.ensure(crate)
+
+    assert session.commit() == 3
+
+
+def test_what_was_deleted_in_between_is_not_written_back(session, crate):
+    with session.unit() as unit:
+        unit.delete(Crate(id="c1"))
+    session.ensure(crate)
+
+    with pytest.raises(StateConflictError, match="deleted in commit 2") as caught:
+        session.commit()
+
+    assert caught.value.found == 0
+    assert session.get(Crate, "c1") is None  # what is queued is known to be stale
+    assert session.query().entities(Crate).count() == 0
+
+
+def test_deleting_what_was_deleted_in_between_is_fine(session, crate):
+    with session.unit() as unit:
+        unit.delete(Crate(id="c1"))
+    session.delete(crate)
+
+    assert session.commit() is None
+
+
+def test_deleting_what_was_deleted_and_made_again_is_a_conflict(session, crate):
+    with session.unit() as unit:
+        unit.delete(Crate(id="c1"))
+    write(session, Crate(id="c1", apples=10))
+    session.delete(crate)
+
+    with pytest.raises(StateConflictError):
+        session.commit()
+
+
+@pytest.mark.parametrize("how", ["ensure", "delete"])
+def test_overwrite_writes_whatever_is_there(session, crate, how):
+    write(session, Crate(id="c1", apples=7))
+    crate.apples = 1
+    getattr(session, how)(crate, overwrite=True)
+
+    assert session.commit() == 3
+    left = [each.apples for each in session.query().entities(Crate).collect()]
+    assert left == ([1] if how == "ensure" else [])
+
+
+def test_a_constructed_object_states_the_whole_truth(session, crate):
+    write(session, Crate(id="c1", apples=7, label="fuji"))
+    session.ensure(Crate(id="c1", apples=1))
+
+    assert session.commit() == 3
+    assert session.one(Crate, "c1") == Crate(id="c1", apples=1)
+
+
+def test_a_written_object_carries_its_new_version(session):
+    made = Crate(id="c1", apples=10)
+    session.ensure(made)
+    assert session.commit() == 1
+    assert made.meta().commit_id == 1
+
+    made.apples = 9
+    session.ensure(made)
+    assert session.commit() == 2
+    write(session, Crate(id="c1", apples=3))
+    made.apples = 8
+    session.ensure(made)
+
+    with pytest.raises(StateConflictError) as caught:
+        session.commit()
+    assert caught.value.read == 2
+
+
+def test_an_object_that_was_true_already_carries_the_version_it_has(session, crate):
+    same = Crate(id="c1", apples=10)
+    session.ensure(same)
+
+    assert session.commit() is None
+    assert same.meta().commit_id == crate.meta().commit_id
+
+
+def test_what_was_deleted_by_this_program_can_be_ensured_again(session, crate):
+    session.delete(crate)
+    session.commit()
+    session.ensure(crate)
+
+    assert session.commit() == 3
+    assert crate.meta().commit_id == 3
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [copy.copy, copy.deepcopy, lambda obj: pickle.loads(pickle.dumps(obj))],  # noqa: S301
+    ids=["copy", "deepcopy", "pickle"],
+)
+def test_a_copy_is_of_the_same_version(session, crate, copied):
+    other = copied(crate)
+    write(session, Crate(id="c1", apples=7))
+    other.apples = 1
+    session.ensure(other)
+
+    assert other.meta() == crate.meta()
+    with pytest.raises(StateConflictError):
+        session.commit()
+
+
+def test_the_key_of_a_stored_object_cannot_be_assigned(session, crate):
+    crate.id = "c1"
+    with pytest.raises(InvalidValueError, match="is the key of a stored object"):
+        crate.id = "c2"
+    assert crate.id == "c1"
+
+    made = Crate(id="c3")
+    made.id = "c4"
+    session.ensure(made)
+    session.commit()
+    with pytest.raises(InvalidValueError):
+        made.id = "c5"
+
+
+# -- after a conflict -----------------------------------------------------------------------------
+
+
+def test_read_again_change_again_commit_again(session, crate):
+    write(session, Crate(id="c1", apples=7))
+    crate.apples -= 1
+    session.ensure([crate, Crate(id="c2")])
+    with pytest.raises(StateConflictError):
+        session.commit()
+
+    with pytest.raises(StateConflictError):  # the stale entry is still queued
+        session.commit()
+    fresh = session.one(Crate, "c1")
+    assert fresh.apples == 7
+    fresh.apples -= 1
+    session.ensure(fresh)
+
+    assert session.commit() == 3
+    assert session.one(Crate, "c1").apples == 6
+    assert session.get(Crate, "c2") is not None
+
+
+def test_what_is_not_stale_stays_visible_after_a_conflict(session, crate):
+    write(session, Crate(id="c1", apples=7))
+    session.ensure([crate, Crate(id="c2", apples=2)])
+    with pytest.raises(StateConflictError):
+        session.commit()
+
+    assert session.one(Crate, "c2").apples == 2
+    assert session.discard() == 2
+    assert session.get(Crate, "c2") is None
+    assert session.commit() is None
+
+
+def test_every_stale_object_is_named(session, crate):
+    write(session, Crate(id="c2"))
+    second = session.one(Crate, "c2")
+    write(session, Crate(id="c1", apples=1), Crate(id="c2", apples=1))
+    session.ensure([crate, second])
+
+    with pytest.raises(StateConflictError, match="and so were 1 more") as caught:
+        session.commit()
+
+    assert caught.value.conflicts == [("Crate", "c1", 1, 3), ("Crate", "c2", 2, 3)]
+    session.ensure([session.one(Crate, "c1"), session.one(Crate, "c2")])
+    assert session.commit() is None
+
+
+def test_a_preview_raises_what_the_commit_would(session, crate):
+    write(session, Crate(id="c1", apples=7))
+    session.ensure(crate)
+
+    with pytest.raises(StateConflictError):
+        session.commit(dry_run=True)
+
+
+# -- the past, and other stores ---------------------------------------------------------------------
+
+
+def test_the_past_cannot_be_written_back_unless_it_is_current(session, crate):
+    write(session, Crate(id="c1", apples=7))
+    old = session.one(Crate, "c1", as_of=1)
+    [_, now] = session.query().entities(Crate).with_history().collect()
+    session.ensure(old)
+    with pytest.raises(StateConflictError, match="overwrite=True"):
+        session.commit()
+
+    session.ensure(now)
+    assert session.commit() is None
+    session.ensure(old, overwrite=True)
+    assert session.commit() == 3
+    assert session.one(Crate, "c1").apples == 10
+
+
+def test_a_deleted_object_can_be_brought_back_unless_another_one_is_there(session, crate):
+    session.delete(crate)
+    session.commit()
+    [_, gone] = session.query().entities(Crate).with_history().collect()
+    assert gone.meta().deleted
+    session.ensure(gone)
+    assert session.commit() == 3
+
+    session.delete(session.one(Crate, "c1"))
+    session.commit()
+    gone = session.query().entities(Crate).with_history().collect()[-1]
+    write(session, Crate(id="c1", apples=1))
+    session.ensure(gone)
+    with pytest.raises(StateConflictError, match="did not exist"):
+        session.commit()
+
+
+def test_an_object_of_another_store_is_written_as_it_is(session, crate, tmp_path):
+    write(session, Crate(id="c1", apples=7))
+    with Session(str(tmp_path / "other.db")) as other:
+        other.ensure(crate)
+        assert other.commit() == 1
+        assert other.one(Crate, "c1").apples == 10
+
+    session.ensure(crate)  # it is at a version of the other store now
+    assert session.commit() == 3
+
+
+# -- get and one ----------------------------------------------------------------------------------
+
+
+def test_get_gives_none_and_one_raises(session):
+    assert session.get(Crate, "c1") is None
+    with pytest.raises(NotFoundError, match="there is no Crate 'c1'"):
+        session.one(Crate, "c1")
+
+
+def test_what_is_queued_is_seen_first(session, crate):
+    with session.unit() as unit:
+        unit.ensure(Crate(id="c2", apples=2))
+        crate.apples = 3
+        unit.ensure(crate)
+        assert unit.one(Crate, "c2").apples == 2
+        assert unit.one(Crate, "c1").apples == 3
+        assert unit.one(Crate, "c1").meta().commit_id == 1
+        assert session.get(Crate, "c2") is None
+        unit.delete(crate)
+        assert unit.get(Crate, "c1") is None
+        unit.discard()
+        assert unit.one(Crate, "c1").apples == 10
+
+
+def test_what_is_seen_first_is_as_conditional_as_it_was(session, crate):
+    crate.apples = 3
+    session.ensure(crate)
+    again = session.one(Crate, "c1")
+    again.apples += 1
+    session.ensure(again)
+    write(session, Crate(id="c1", apples=7))
+
+    with pytest.raises(StateConflictError):
+        session.commit()
+
+
+def test_the_past_by_number_and_by_time(session, clock, crate):
+    before = clock.now()
+    clock.advance(seconds=60)
+    write(session, Crate(id="c1", apples=7))
+    session.ensure(Crate(id="c1", apples=1))
+
+    assert session.one(Crate, "c1", as_of=1).apples == 10
+    assert session.one(Crate, "c1", as_of=2).apples == 7
+    assert session.one(Crate, "c1", as_of=before).apples == 10
+    assert session.get(Crate, "c1", as_of=before - timedelta(days=1)) is None
+    assert session.get(Crate, "c1", as_of=0) is None
+    session.discard()
+
+
+@pytest.mark.parametrize(
+    ("key", "as_of", "error"),
+    [
+        (5, None, InvalidTypeError),
+        ("", None, InvalidValueError),
+        (("c1", "c2"), None, TypeError),
+        ("c1", -1, QueryError),
+        ("c1", "1", QueryError),
+        ("c1", datetime(2026, 1, 1), InvalidValueError),
+    ],
+)
+def test_what_is_no_key_and_no_moment_is_refused(session, key, as_of, error):
+    with pytest.raises(error):
+        session.get(Crate, key, as_of=as_of)
+
+
+def test_keys_that_are_no_text(session):
+    write(session, Truck(number=7, driver="Ada"))
+
+    assert session.one(Truck, 7).driver == "Ada"
+    session.update(Truck, 7, driver="Bob")
+    session.commit()
+    assert session.one(Truck, 7).driver == "Bob"
+    with pytest.raises(InvalidValueError):
+        session.get(Truck, "seven")
+
+
+def test_relations_by_their_ends_and_instance(session):
+    write(session, Crate(id="c1"), Truck(number=7))
+    write(session, LoadedOn(left_key="c1", right_key=7, row=1))
+    write(session, Inspected(left_key="c1", right_key=7, day="mon"))
+
+    loaded = session.one(LoadedOn, ("c1", 7))
+    assert (loaded.row, loaded.right.number) == (1, 7)
+    loaded.row = 2
+    session.ensure(loaded)
+    assert session.one(LoadedOn, ("c1", 7)).row == 2
+    session.commit()
+    assert session.get(Inspected, ("c1", 7, "tue")) is None
+    session.update(Inspected, ("c1", 7, "mon"), passed=False)
+    session.commit()
+    assert session.one(Inspected, ("c1", 7, "mon")).passed is False
+    with pytest.raises(InvalidTypeError, match="left, right, day"):
+        session.get(Inspected, ("c1", 7))
+
+    stale = session.one(LoadedOn, ("c1", 7))
+    write(session, LoadedOn(left_key="c1", right_key=7, row=9))
+    session.ensure(stale)
+    with pytest.raises(StateConflictError, match="'c1:7'"):
+        session.commit()
+
+
+# -- update and create ------------------------------------------------------------------------------
+
+
+def test_update_changes_the_named_fields_of_whatever_is_there(session, crate):
+    session.update(Crate, "c1", label="fuji")
+    write(session, Crate(id="c1", apples=7, label="gala"))
+
+    assert session.commit() == 3
+    assert session.one(Crate, "c1") == Crate(id="c1", apples=7, label="fuji")
+
+
+def test_what_is_queued_to_be_updated_is_seen_so(session, crate):
+    when = datetime(2026, 1, 2, tzinfo=UTC)
+    session.update(Crate, "c1", label="fuji", packed=when)
+    session.update(Crate, "c1", apples=3)
+
+    seen = session.one(Crate, "c1")
+    assert (seen.apples, seen.label, seen.packed) == (3, "fuji", when)
+    assert seen.meta().commit_id == 1
+    session.commit()
+    assert session.one(Crate, "c1") == seen
+
+
+def test_update_of_what_is_queued_as_a_whole(session, crate):
+    session.ensure(Crate(id="c2", apples=1))
+    session.update(Crate, "c2", apples=2)
+    crate.label = "gala"
+    session.ensure(crate)
+    session.update(Crate, "c1", apples=3)
+    session.commit()
+
+    assert session.one(Crate, "c2").apples == 2
+    assert session.one(Crate, "c1") == Crate(id="c1", apples=3, label="gala")
+
+
+def test_update_of_what_is_not_there(session):
+    session.update(Crate, "c9", apples=1)
+    with pytest.raises(NotFoundError, match="there is no Crate 'c9'"):
+        session.commit(event=CrateMoved(crate="c9"))
+
+    assert session.event_store.list_events(session.namespace) == []
+    assert session.discard() == 1
+    session.delete(Crate(id="c9"))
+    with pytest.raises(NotFoundError, match="deleted by this unit"):
+        session.update(Crate, "c9", apples=1)
+    session.discard()
+
+
+@pytest.mark.parametrize(
+    ("fields", "match"),
+    [
+        ({"pears": 1}, "'pears' is not a field"),
+        ({"id": "c2"}, "is the key"),
+        ({"apples": "many"}, "apples"),
+        ({"apples": 2**70}, "apples"),
+        ({"label": "\0"}, "U\\+0000|label"),
+    ],
+)
+def test_update_refuses_at_the_call_what_does_not_fit(session, fields, match):
+    with pytest.raises(InvalidValueError, match=match):
+        session.update(Crate, "c1", **fields)
+    assert session.discard() == 0
+
+
+def test_an_object_is_created_once(session, crate):
+    session.create([Crate(id="c2"), Crate(id="c3")])
+    assert session.commit() == 2
+    session.create(Crate(id="c1"))
+    with pytest.raises(ObjectExistsError, match="there is a Crate 'c1' already") as caught:
+        session.commit(event=CrateMoved(crate="c1"))
+
+    assert not isinstance(caught.value, StateConflictError)
+    assert RecordExists is ObjectExistsError
+    assert session.event_store.list_events(session.namespace) == []
+    session.discard()
+
+
+def test_what_is_queued_already_cannot_be_created(session):
+    session.create(Crate(id="c2"))
+    with pytest.raises(ObjectExistsError, match="queued in this unit of work already"):
+        session.create(Crate(id="c2"))
+    with pytest.raises(ObjectExistsError):
+        session.create([Crate(id="c3"), Crate(id="c3")])
+    assert session.discard() == 1
+
+
+@pytest.mark.parametrize("then", ["ensure", "delete"])
+def test_what_is_created_must_not_be_there_whatever_follows(session, crate, then):
+    """A creation that is changed before the commit is still one."""
+    made = Crate(id="c1")
+    session.create(made)
+    made.apples = 2
+    getattr(session, then)(made)
+
+    with pytest.raises(ObjectExistsError):
+        session.commit()
+    assert session.discard() == 1
+    assert session.one(Crate, "c1").apples == 10
+
+
+def test_what_is_deleted_can_be_created_in_the_same_commit(session, crate):
+    session.delete(crate)
+    session.create(Crate(id="c1", apples=1))
+    assert session.commit() == 2
+
+    stale = session.one(Crate, "c1")
+    write(session, Crate(id="c1", apples=5))
+    session.delete(stale)
+    session.create(Crate(id="c1", apples=2))
+    with pytest.raises(StateConflictError):
+        session.commit()
+
+
+# -- checked reads ----------------------------------------------------------------------------------
+
+
+def test_unchecked_reads_may_change(session, crate):
+    unit = session.unit()
+    unit.one(Crate, "c1")
+    write(session, Crate(id="c1", apples=1))
+    unit.ensure(Crate(id="c2"))
+
+    assert unit.commit() == 3
+
+
+def _by_key(unit) -> None:
+    unit.one(Crate, "c1")
+
+
+def _by_query(unit) -> None:
+    assert unit.query().entities(Crate).where(Crate.apples > 5).collect()
+
+
+def _by_path(unit) -> None:
+    assert unit.query().entities(Crate).via(LoadedOn).collect()
+
+
+def _by_end(unit) -> None:
+    [relation] = unit.query().relations(LoadedOn).collect()
+    assert relation.left.apples == 10
+
+
+@pytest.mark.parametrize("read", [_by_key, _by_query, _by_path, _by_end])
+@pytest.mark.parametrize("event_only", [False, True])
+def test_checked_reads_must_be_unchanged(session, crate, read, event_only):
+    write(session, Truck(number=7), LoadedOn(left_key="c1", right_key=7))
+    unit = session.unit(reads="checked")
+    read(unit)
+    write(session, Crate(id="c1", apples=9))
+    if not event_only:
+        unit.ensure(Crate(id="c2"))
+
+    with pytest.raises(StateConflictError, match="Crate 'c1'"):
+        unit.commit(event=CrateMoved(crate="c1"))
+
+    assert session.event_store.list_events(session.namespace) == []
+    read_again = unit.one(Crate, "c1")
+    assert read_again.apples == 9
+    unit.commit(event=CrateMoved(crate="c1"))
+    assert len(session.event_store.list_events(session.namespace)) == 1
+
+
+def test_what_was_not_found_must_still_not_be_there(session):
+    unit = session.unit(reads="checked")
+    assert unit.get(Crate, "c1") is None
+    write(session, Crate(id="c1"))
+    unit.ensure(Crate(id="c2"))
+
+    with pytest.raises(StateConflictError, match="did not exist when it was read"):
+        unit.commit()
+
+
+def test_what_a_checked_unit_wrote_itself_is_what_it_has_read(session, crate):
+    unit = session.unit(reads="checked")
+    mine = unit.one(Crate, "c1")
+    mine.apples = 9
+    unit.ensure(mine)
+    unit.commit()
+    mine.apples = 8
+    unit.ensure(mine)
+
+    assert unit.commit() == 3
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda unit: unit.query().entities(Crate).count(),
+        lambda unit: unit.query().entities(Crate).sum(Crate.apples),
+        lambda unit: unit.one(Crate, "c1", as_of=1),
+        lambda unit: unit.query().entities(Crate).as_of(1).collect(),
+        lambda unit: unit.query().entities(Crate).where(Crate.apples < 0).collect(),
+    ],
+    ids=["count", "sum", "past", "past query", "what appears"],
+)
+def test_what_is_not_checked(session, crate, read):
+    unit = session.unit(reads="checked")
+    read(unit)
+    write(session, Crate(id="c1", apples=-1))
+    unit.ensure(Crate(id="c2"))
+
+    assert unit.commit() == 3
+
+
+def test_reads_is_checked_or_nothing(session):
+    with pytest.raises(InvalidValueError, match="reads is 'checked'"):
+        session.unit(reads="serializable")
+
+
+# -- transact ---------------------------------------------------------------------------------------
+
+
+def test_transact_calls_again_on_fresh_state(session, crate):
+    calls: list[int] = []
+
+    def take(unit):
+        mine = unit.one(Crate, "c1")
+        calls.append(mine.apples)
+        if len(calls) < 3:
+            write(session, Crate(id="c1", apples=mine.apples - 1))
+        mine.apples -= 1
+        unit.ensure(mine)
+        return mine.apples
+
+    assert session.transact(take) == 7
+    assert calls == [10, 9, 8]
+    assert session.one(Crate, "c1").apples == 7
+
+
+def test_transact_gives_up(session, crate):
+    calls: list[int] = []
+
+    def take(unit):
+        mine = unit.one(Crate, "c1")
+        calls.append(mine.apples)
+        write(session, Crate(id="c1", apples=mine.apples - 1))
+        unit.ensure(mine)
+
+    with pytest.raises(StateConflictError):
+        session.transact(take, retries=2)
+    assert calls == [10, 9, 8]
+
+
+def test_transact_commits_unless_the_function_did(session, crate):
+    def take(unit):
+        unit.update(Crate, "c1", apples=1)
+        return unit.commit(event=CrateMoved(crate="c1"))
+
+    assert session.transact(take) == 2
+    assert session.head == 2
+    assert len(session.event_store.list_events(session.namespace)) == 1
+
+
+def test_transact_does_not_repeat_what_was_committed(session, crate):
+    calls = []
+
+    def twice(unit):
+        calls.append(1)
+        stale = unit.one(Crate, "c1")
+        unit.ensure(Crate(id="c2", apples=len(calls)))
+        unit.commit()
+        write(session, Crate(id="c1", apples=1))
+        unit.ensure(stale)
+
+    with pytest.raises(StateConflictError):
+        session.transact(twice)
+    assert calls == [1]
+
+
+def test_transact_raises_other_errors_at_once(session, crate):
+    calls = []
+
+    def fail(unit):
+        calls.append(1)
+        unit.ensure(Crate(id="c2"))
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        session.transact(fail)
+    assert calls == [1]
+    assert session.get(Crate, "c2") is None
+
+    def exists(unit):
+        calls.append(1)
+        unit.create(Crate(id="c1"))
+
+    with pytest.raises(ObjectExistsError):
+        session.transact(exists)
+    assert calls == [1, 1]
+
+
+def test_transact_with_checked_reads_sees_no_write_skew(session):
+    """Each of two keeps the sum above zero alone; both together would not."""
+    write(session, Crate(id="c1", apples=1), Crate(id="c2", apples=1))
+    entered = threading.Barrier(2, timeout=60)
+    first_calls: list[str] = []
+
+    def take(name):
+        def function(unit):
+            both = [unit.one(Crate, "c1"), unit.one(Crate, "c2")]
+            if name not in first_calls:
+                first_calls.append(name)
+                entered.wait()
+            if sum(each.apples for each in both) > 1:
+                mine = unit.one(Crate, name)
+                mine.apples -= 1
+                unit.ensure(mine)
+
+        return lambda: session.transact(function, reads="checked")
+
+    threads = [threading.Thread(target=take(name)) for name in ("c1", "c2")]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(60)
+
+    assert sum(each.apples for each in session.query().entities(Crate).collect()) == 1
+
+
+async def _later(unit) -> None:
+    return None
+
+
+@pytest.mark.parametrize(
+    ("function", "retries"), [(_later, 1), (lambda unit: None, -1), (lambda unit: None, True)]
+)
+def test_transact_refuses_what_it_cannot_call(session, function, retries):
+    with pytest.raises(InvalidTypeError):
+        session.transact(function, retries=retries)
+
+
+# -- events with a commit ---------------------------------------------------------------------------
+
+
+def test_some_events_of_a_commit_come_later(session, clock):
+    now, due = CrateMoved(crate="c1"), CrateDue(crate="c1")
+    session.ensure(Crate(id="c1"))
+    assert session.commit(event=[now, later(due, delay=900)]) == 1
+
+    listed = session.event_store.list_events(session.namespace)
+    assert [each["type"] for each in listed] == ["crate.moved"]
+    assert now.id is not None
+    assert due.id not in (None, now.id)
+
+
+def test_each_event_has_its_own_key(session):
+    session.commit(event=[later(CrateMoved(crate=each), dedup_key=each) for each in "ab"])
+    session.commit(event=[later(CrateMoved(crate=each), dedup_key=each) for each in "bc"])
+
+    assert len(session.event_store.list_events(session.namespace)) == 3
+
+
+@pytest.mark.req("ONT-060")
+@pytest.mark.parametrize("event", ["", {}, b"", "job.posted", 5, [1], ["crate.moved"], CrateMoved])
+def test_what_is_no_event_is_refused(session, event):
+    session.ensure(Crate(id="c1"))
+    with pytest.raises(TypeError, match="event="):
+        session.commit(event=event)
+    assert session.head == 0
+    session.discard()
+
+
+def test_when_an_event_is_due_is_said_once(session):
+    with pytest.raises(InvalidValueError, match="one of them is enough"):
+        session.commit(event=later(CrateMoved(crate="c1"), delay=3), delay=4)
+    with pytest.raises(InvalidValueError, match="later needs"):
+        later(CrateMoved(crate="c1"))
+    with pytest.raises(InvalidTypeError):
+        later("crate.moved", delay=3)
+
+
+@pytest.mark.parametrize("given", ["x", b"x", 5, {}, [1], CrateMoved(crate="c1"), None])
+@pytest.mark.parametrize("how", ["ensure", "delete", "create"])
+def test_what_is_no_object_is_a_type_error(session, given, how):
+    with pytest.raises(TypeError):
+        getattr(session, how)(given)
+
+
+def test_a_closed_session_reads_nothing(open_session):
+    session = open_session()
+    session.close()
+    for use in (session.get, session.one):
+        with pytest.raises(SessionClosedError):
+            use(Crate, "c1")
