@@ -10,7 +10,7 @@ from contextlib import closing
 import apsw
 import pytest
 
-from ontologia import Entity, Field, Relation
+from ontologia import Entity, Event, Field, Relation, on_event
 from ontologia.clock import to_text
 from ontologia.errors import DatabaseError, SchemaOutdatedError
 from ontologia.schema.typespec import schema_hash, spec_of
@@ -479,3 +479,176 @@ def test_two_processes_may_open_an_old_file_at_once(write, path, sql):
     assert answers == ["3\n", "3\n"]
     assert sql("SELECT type_name, reason FROM schema_versions") == [["Person", "bootstrap"]]
     assert sql("SELECT COUNT(*) FROM entity_latest") == [[1]]
+
+
+# -- the event bus as printed -----------------------------------------------------------------
+
+EVENTS = """
+CREATE TABLE IF NOT EXISTS events (
+    id TEXT PRIMARY KEY,
+    namespace TEXT NOT NULL,
+    type TEXT NOT NULL,
+    payload TEXT NOT NULL,
+    created_at TEXT NOT NULL,
+    priority INTEGER NOT NULL DEFAULT 100,
+    root_event_id TEXT NOT NULL,
+    chain_depth INTEGER NOT NULL DEFAULT 0
+);
+CREATE INDEX IF NOT EXISTS idx_events_namespace_type_order
+    ON events(namespace, type, priority DESC, created_at ASC, id ASC);"""
+CLAIMS = """
+CREATE TABLE IF NOT EXISTS event_claims (
+    event_id TEXT NOT NULL,
+    handler_id TEXT NOT NULL,
+    session_id TEXT NOT NULL,
+    claimed_at TEXT NOT NULL,
+    lease_until TEXT NOT NULL,
+    ack_at TEXT,
+    attempts INTEGER NOT NULL DEFAULT 0,
+    available_at TEXT NOT NULL,
+    last_error TEXT,
+    dead_lettered_at TEXT,
+    PRIMARY KEY (event_id, handler_id)
+);
+CREATE INDEX IF NOT EXISTS idx_event_claims_handler_state
+    ON event_claims(handler_id, ack_at, dead_lettered_at, lease_until, available_at);
+CREATE INDEX IF NOT EXISTS idx_event_claims_event
+    ON event_claims(event_id);"""
+DEAD_LETTERS = """
+CREATE TABLE IF NOT EXISTS dead_letters (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    event_id TEXT NOT NULL,
+    handler_id TEXT NOT NULL,
+    namespace TEXT NOT NULL,
+    failed_at TEXT NOT NULL,
+    attempts INTEGER NOT NULL,
+    last_error TEXT NOT NULL,
+    event_type TEXT NOT NULL,
+    event_payload TEXT NOT NULL,
+    root_event_id TEXT NOT NULL,
+    chain_depth INTEGER NOT NULL
+);
+CREATE INDEX IF NOT EXISTS idx_dead_letters_namespace_failed
+    ON dead_letters(namespace, failed_at DESC);"""
+SESSIONS = """
+CREATE TABLE IF NOT EXISTS sessions (
+    session_id TEXT PRIMARY KEY,
+    namespace TEXT NOT NULL,
+    started_at TEXT NOT NULL,
+    last_heartbeat TEXT NOT NULL,
+    metadata TEXT
+);
+CREATE INDEX IF NOT EXISTS idx_sessions_heartbeat
+    ON sessions(last_heartbeat);
+CREATE INDEX IF NOT EXISTS idx_sessions_namespace
+    ON sessions(namespace);"""
+FILED = """
+INSERT INTO events VALUES
+    ('e2', 'default', 'letter.filed', '{"number": 2}', '2025-03-01T10:00:00.5Z', 100, 'e2', 0),
+    ('e1', 'default', 'letter.filed', '{"number": 1}', '2025-03-01T10:00:00+00:00', 100, 'e1', 0),
+    ('e3', 'default', 'letter.filed', '{"number": 3}', '2025-03-01T10:00:01', 200, 'e1', 1);"""
+HANDLED = """
+INSERT INTO event_claims VALUES
+    ('e1', 'post.file', 's1', '2025-03-01T10:01:00Z', '2025-03-01T10:01:30Z',
+     '2025-03-01T10:01:01Z', 0, '2025-03-01T10:01:00Z', NULL, NULL),
+    ('e2', 'post.file', 's1', '2025-03-01T10:01:00Z', '2025-03-01T10:01:02Z', NULL, 2,
+     '2025-03-01T10:01:04.250000+00:00', 'jammed', NULL),
+    ('e3', 'post.file', 's1', '2025-03-01T10:01:00Z', '2025-03-01T10:01:02Z', NULL, 5,
+     '2025-03-01T10:01:02Z', 'torn', '2025-03-01T10:01:02Z'),
+    ('gone', 'post.file', 's1', '2025-03-01T10:01:00Z', '2025-03-01T10:01:02Z', NULL, 0,
+     '2025-03-01T10:01:02Z', NULL, NULL);
+INSERT INTO dead_letters VALUES
+    (7, 'e3', 'post.file', 'default', '2025-03-01T10:01:02Z', 5, 'torn', 'letter.filed',
+     '{"number": 3}', 'e1', 1);
+INSERT INTO sessions VALUES
+    ('s1', 'default', '2025-03-01T10:00:00', '2025-03-01T10:02:00Z', NULL);"""
+PRINTED = EVENTS + CLAIMS + DEAD_LETTERS + SESSIONS
+
+
+class LetterFiled(Event):
+    number: Field[int]
+
+
+def filing(name):
+    """A handler of that name, and what it was given: the number and the attempt."""
+    given = []
+
+    @on_event(LetterFiled, name=name)
+    def file(ctx):
+        given.append((ctx.event.number, ctx.attempt))
+
+    return file, given
+
+
+@pytest.mark.req("ONT-005")
+@pytest.mark.parametrize(
+    "tables", [PRINTED, EVENTS, CLAIMS, EVENTS + CLAIMS], ids=["all", "events", "claims", "both"]
+)
+def test_a_file_with_the_event_tables_as_printed_works(write, open_session, tables):
+    write(tables)
+    session = open_session()
+    file, given = filing("post.file")
+    session.commit(event=LetterFiled(number=1))
+
+    session.run([file], max_iterations=3)
+
+    assert given == [(1, 1)]
+    [listed] = session.event_store.list_events("default")
+    assert (listed["type"], listed["status"]) == ("letter.filed", "acked")
+    assert session.event_store.check() == []
+
+
+@pytest.mark.req("ONT-005")
+def test_events_that_were_in_it_are_delivered_to_a_new_consumer(write, open_session):
+    write(EVENTS, FILED)
+    session = open_session()
+    file, given = filing("post.file")
+
+    session.run([file], max_iterations=3)
+
+    assert given == [(3, 1), (1, 1), (2, 1)]  # by priority, then by age
+    found = session.event_store.inspect_event("e3")
+    assert (found["root_event_id"], found["chain_depth"]) == ("e1", 1)
+    assert found["created_at"] == "2025-03-01T10:00:01.000000+00:00"
+
+
+@pytest.mark.req("ONT-005")
+def test_claims_that_were_in_it_are_kept_and_what_was_unfinished_is_tried_again(
+    write, open_session
+):
+    write(PRINTED, FILED, HANDLED)
+    session = open_session()
+    known, given = filing("post.file")
+    new, all_of_them = filing("post.copy")
+
+    session.run([known, new], max_iterations=3)
+
+    assert given == [(2, 3)]  # one was acked, one is a dead letter
+    assert sorted(all_of_them) == [(1, 1), (2, 1), (3, 1)]
+    assert session.event_store.list_dead_letters("default") == [
+        {
+            "event_id": "e3",
+            "type": "letter.filed",
+            "handler": "post.file",
+            "attempts": 5,
+            "last_error": "torn",
+            "failed_at": "2025-03-01T10:01:02.000000+00:00",
+        }
+    ]
+    assert session.event_store.check() == []
+
+
+def test_sessions_that_were_in_it_are_listed(write, open_session):
+    write(PRINTED, FILED, HANDLED)
+
+    listed = open_session().event_store.list_sessions("default")
+
+    assert [(s["session_id"], s["is_dead"]) for s in listed][1:] == [("s1", True)]
+
+
+def test_a_view_over_the_events_still_works(write, open_session, sql):
+    write(EVENTS, FILED, "CREATE VIEW urgent AS SELECT id FROM events WHERE priority > 100")
+
+    open_session()
+
+    assert sql("SELECT id FROM urgent") == [["e3"]]

@@ -114,7 +114,21 @@ class TypeVersions:
         return self._specs[key]
 
     def register(self, shapes: Iterable[Shape]) -> None:
-        """Write down the types the store has never seen; others are left as they are."""
+        """Write down the types the store has never seen; others are left as they are.
+
+        A registry without any versions comes from before these were kept, or lost them: each of its
+        types becomes version 1 first, so that a class with another schema is found to have one.
+        """
+        if unversioned := self._store.unversioned_types():
+            with self._store.write() as tx:
+                known = tx.current_types([(kind, name) for kind, name, _ in unversioned])
+                for kind, name, schema_json in unversioned:
+                    if (kind, name) not in known:  # another process may have been faster
+                        tx.register_type(
+                            *(kind, name, schema_json),
+                            runtime_id=self._runtime_id,
+                            reason="bootstrap",
+                        )
         wanted: dict[TypeKey, Shape] = {(shape.kind, shape.name): shape for shape in shapes}
         if not wanted:
             return

@@ -197,6 +197,10 @@ class Store(Protocol):
         """Every version of a type, oldest first."""
         ...
 
+    def unversioned_types(self) -> list[tuple[str, str, str]]:
+        """Kind, name and schema of all registered types, if no type has a version; else []."""
+        ...
+
     def ensure_index(self, kind: str, type_name: str, field: str, value_kind: str) -> None:
         """Make sure filters on this field of the current state find an index."""
         ...

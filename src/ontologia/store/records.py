@@ -104,6 +104,9 @@ class Records:
         named = {"kind": kind, "name": type_name}
         return [StoredType(*row) for row in self._records.all(self._sql["list_versions"], named)]
 
+    def unversioned_types(self) -> list[tuple[str, str, str]]:
+        return [tuple(row) for row in self._records.all(self._sql["unversioned_types"])]
+
 
 def _change(kind: str, row: Any, key: tuple[str, ...]) -> RawChange:
     before, after, before_version, after_version = row[-4:]

@@ -6,8 +6,10 @@ layout or the new one. Opening a file of the current layout writes nothing.
 
 from __future__ import annotations
 
-from ontologia.clock import Clock, to_text
-from ontologia.schema.typespec import schema_hash
+from datetime import UTC
+from typing import Any
+
+from ontologia.clock import Clock, from_text, to_text
 from ontologia.store.named import statements
 from ontologia.store.sqlite.database import Database, Tx
 from ontologia.store.unfinished import MARK, unfinished
@@ -29,7 +31,6 @@ PARTS = (
     "event_journal",
     "layout",
 )
-_TYPES = statements("ontologia.store.sqlite", "types.sql")
 _ADDED = (
     ("entity_history", "schema_version_id", "INTEGER"),
     ("relation_history", "schema_version_id", "INTEGER"),
@@ -39,6 +40,9 @@ _ADDED = (
     ("ontologia_layout", "store_id", "TEXT"),
 )
 """Columns that layouts before this one lacked: table, name, declaration."""
+_OLD_TABLES = {"events": "seq", "event_claims": "consumer_id"}
+"""Tables of the event bus as the document prints them lack this column. Their keys differ, too, so
+they are built again."""
 
 
 def prepare(database: Database, clock: Clock) -> str:
@@ -83,12 +87,19 @@ def found_layout(tx: Tx) -> int | None:
 
 
 def _build(tx: Tx, now: str) -> None:
+    tx.connection.create_scalar_function("instant", _instant, 1, deterministic=True)
+    old = [t for t, column in _OLD_TABLES.items() if (c := _columns(tx, t)) and column not in c]
+    for table in old:
+        tx.run(f"CREATE TEMP TABLE old_{table} AS SELECT * FROM {table}; DROP TABLE {table}")
     for name in PARTS[:3]:
         tx.run(SQL[name])
     _add_missing_columns(tx)  # of the history, whose indexes need them
     for name in PARTS[3:]:
         tx.run(SQL[name])
-    _bootstrap_versions(tx, now)
+    for table in old:
+        tx.run(SQL[f"restore_{table}"], {"now": now} if table == "event_claims" else ())
+        tx.run(f"DROP TABLE temp.old_{table}")
+    tx.run(SQL["restore_times"])
     tx.run(SQL["rebuild_latest"])
     tx.run(SQL["set_layout"], {"version": LAYOUT})
     tx.run(SQL["statistics"])
@@ -105,24 +116,14 @@ def _add_missing_columns(tx: Tx) -> None:
             tx.run(f"ALTER TABLE {table} ADD COLUMN {column} {declared}")
 
 
-def _bootstrap_versions(tx: Tx, now: str) -> None:
-    """A registry from before versions were kept: what is registered becomes version 1."""
-    if tx.one(_TYPES["count_versions"])[0]:
-        return
-    for kind, name, schema_json in tx.all(_TYPES["list_registry"]):
-        tx.run(
-            _TYPES["insert_version"],
-            {
-                "kind": kind,
-                "name": name,
-                "version": 1,
-                "schema_json": schema_json,
-                "schema_hash": schema_hash(schema_json),
-                "created_at": now,
-                "runtime_id": None,
-                "reason": "bootstrap",
-            },
-        )
+def _instant(*values: Any) -> Any:
+    """ISO 8601 text in the form of `to_text`, taken for UTC if it has no zone; else unchanged."""
+    [text] = values  # SQLite calls it with one
+    try:
+        found = from_text(text)
+        return to_text(found if found.tzinfo else found.replace(tzinfo=UTC))
+    except (ValueError, TypeError, OverflowError):
+        return text
 
 
 def _columns(tx: Tx, table: str) -> set[str]:

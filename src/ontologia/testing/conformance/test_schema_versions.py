@@ -129,6 +129,26 @@ def test_opening_makes_every_table_and_opening_again_keeps_what_is_in_them(
 # -- registration -----------------------------------------------------------------------------
 
 
+@pytest.mark.req("SQL-081")
+@pytest.mark.parametrize("listed", [True, False])
+def test_lost_versions_are_made_from_the_registry_when_a_store_is_opened(open_session, sql, listed):
+    Person, Newer = person(), person_with_email()
+    first = open_session()
+    first.ensure(Person(id="p1", name="Ada"))
+    first.commit()
+    first.close()
+    sql("DELETE FROM schema_versions")
+
+    second = open_session(entity_types=[Newer] if listed else [])
+
+    assert sql(VERSIONS) == [["entity", "Person", 1, "bootstrap"]]
+    second.ensure(Newer(id="p2", name="Alan", email="a@example.org"))
+    with pytest.raises(SchemaOutdatedError):
+        second.commit()
+    migrate(second)
+    assert [p.email for p in second.query().entities(Newer).collect()] == ["p1@example.org"]
+
+
 @pytest.mark.req("SQL-078", "SQL-018", "SQL-020", "ONT-012")
 def test_a_type_that_was_not_listed_is_registered_by_its_first_commit(open_session, sql, clock):
     Person = person()

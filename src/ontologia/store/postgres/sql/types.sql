@@ -28,3 +28,8 @@ INSERT INTO ontologia.schema_versions(type_kind, type_name, schema_version_id, s
                                       schema_hash, created_at, runtime_id, reason)
 VALUES (%(kind)s, %(name)s, %(version)s, %(schema_json)s, %(schema_hash)s, %(created_at)s,
         %(runtime_id)s, %(reason)s);
+
+-- name: unversioned_types
+-- What is registered, if no version of any type is on record.
+SELECT type_kind, type_name, schema_json FROM ontologia.schema_registry
+ WHERE NOT EXISTS (SELECT 1 FROM ontologia.schema_versions) ORDER BY type_kind, type_name;

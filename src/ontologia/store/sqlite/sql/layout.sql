@@ -307,6 +307,39 @@ INSERT INTO ontologia_layout(version, store_id)
 SELECT :version, COALESCE(MAX(store_id), lower(hex(randomblob(16)))) FROM ontologia_layout;
 DELETE FROM ontologia_layout WHERE rowid < (SELECT MAX(rowid) FROM ontologia_layout);
 
+-- name: restore_events
+-- Events of a table as the document prints it, in the order in which they were emitted. They are not
+-- new to consumers that have claims of them, so they are not in `incoming`: a consumer that subscribes
+-- is given what it has no claim of.
+INSERT INTO events(id, namespace, type, payload, created_at, priority, root_event_id, chain_depth,
+                   correlation_id)
+SELECT id, namespace, type, payload, instant(created_at), priority, root_event_id, chain_depth,
+       root_event_id
+  FROM temp.old_events ORDER BY instant(created_at), rowid;
+
+-- name: restore_event_claims
+-- Claims of such a table, with a consumer for each handler. What is not finished comes due when its
+-- lease or its backoff ends. A claim of an event that is gone means nothing.
+INSERT INTO consumers(namespace, name, last_seen_at)
+SELECT e.namespace, k.handler_id, COALESCE(instant(MAX(k.claimed_at)), :now)
+  FROM temp.old_event_claims k JOIN events e ON e.id = k.event_id
+ GROUP BY e.namespace, k.handler_id;
+INSERT INTO event_claims(event_id, handler_id, session_id, claimed_at, lease_until, ack_at, attempts,
+                         available_at, last_error, dead_lettered_at, consumer_id, due_at)
+SELECT k.event_id, k.handler_id, k.session_id, instant(k.claimed_at), instant(k.lease_until),
+       instant(k.ack_at), k.attempts, instant(k.available_at), k.last_error,
+       CASE WHEN k.ack_at IS NULL THEN instant(k.dead_lettered_at) END, c.id,
+       CASE WHEN k.ack_at IS NULL AND k.dead_lettered_at IS NULL
+            THEN MAX(instant(k.lease_until), instant(k.available_at)) END
+  FROM temp.old_event_claims k JOIN events e ON e.id = k.event_id
+  JOIN consumers c ON c.namespace = e.namespace AND c.name = k.handler_id;
+
+-- name: restore_times
+-- Times are compared as text, so they have one form.
+UPDATE dead_letters SET failed_at = instant(failed_at) WHERE failed_at <> instant(failed_at);
+UPDATE sessions SET started_at = instant(started_at), last_heartbeat = instant(last_heartbeat)
+ WHERE (started_at, last_heartbeat) <> (instant(started_at), instant(last_heartbeat));
+
 -- name: statistics
 -- What the planner should assume. Without it SQLite takes ten rows for a type and reads all of
 -- them where an index by field or key would do. Figures of a large store are right for small ones

@@ -25,8 +25,7 @@ INSERT INTO schema_versions(type_kind, type_name, schema_version_id, schema_json
                             created_at, runtime_id, reason)
 VALUES (:kind, :name, :version, :schema_json, :schema_hash, :created_at, :runtime_id, :reason);
 
--- name: count_versions
-SELECT COUNT(*) FROM schema_versions;
-
--- name: list_registry
-SELECT type_kind, type_name, schema_json FROM schema_registry ORDER BY type_kind, type_name;
+-- name: unversioned_types
+-- What is registered, if no version of any type is on record.
+SELECT type_kind, type_name, schema_json FROM schema_registry
+ WHERE NOT EXISTS (SELECT 1 FROM schema_versions) ORDER BY type_kind, type_name;
