@@ -119,8 +119,11 @@ def test_an_event_that_kills_its_worker_buries_itself_and_nobody_else(path, tmp_
     with Process(DIE_AT_TWO, path, notes, LEASE_MS) as process:
         assert process.report()["dead_lettered"] == 1
 
-    letters = ask(path, "SELECT last_error FROM dead_letters")
-    assert letters == [("it was tried 5 times, the last without an end",)]
+    letters = ask(path, "SELECT last_error, attempts FROM dead_letters")
+    assert letters == [("it was tried 5 times, the last without an end", 5)]
+    outcomes = ask(path, "SELECT attempt, outcome FROM attempts WHERE event_id = "
+                         "(SELECT event_id FROM dead_letters) ORDER BY attempt")  # fmt: skip
+    assert outcomes == [(number, "lease expired") for number in range(1, 6)]
     assert [attempt for number, attempt in noted(notes) if number == 2] == [1, 2, 3, 4, 5]
     others = Counter(number for number, _ in noted(notes) if number != 2)
     assert sorted(others) == [0, 1, 3, 4, 5, 6, 7, 8]

@@ -29,6 +29,7 @@ from ontologia.testing.conformance.queue_world import (
     somebody_waits,
     take,
 )
+from tests.integration.processes import Process
 from tests.integration.running import until
 from tests.shop import Customer
 
@@ -79,8 +80,8 @@ def test_what_a_worker_held_too_long_is_anothers_as_the_next_attempt(session, cl
 
 
 @pytest.mark.req("EDE-048")
-def test_a_delivery_whose_lease_ran_out_cannot_be_ended(session, clock, queue, caplog):
-    given = fill(queue, 1, 2, 3, 4)
+def test_a_delivery_whose_lease_ran_out_cannot_be_ended(session, clock, queue):
+    fill(queue, 1, 2, 3, 4)
     batch = take(queue)
     let_leases_end(clock, queue)
 
@@ -90,10 +91,9 @@ def test_a_delivery_whose_lease_ran_out_cannot_be_ended(session, clock, queue, c
         queue.dead_letter(batch[1].receipt_handle, reason="late")
     with pytest.raises(UnknownReceiptError):
         queue.claim_of(batch[2].receipt_handle)
-    queue.ack(batch[3].receipt_handle)
-    queue.settle()
+    with pytest.raises(UnknownReceiptError, match="its lease ran out"):
+        queue.ack(batch[3].receipt_handle)
 
-    assert f"{given[3].event_id}: {GROUP} was done after its lease had run out" in caplog.text
     assert session.event_store.list_dead_letters("default") == []
     for number in (1, 2, 3, 4):
         [again] = take(queue)
@@ -141,6 +141,33 @@ def test_a_commit_is_fenced_by_the_delivery_it_belongs_to(session, clock, queue)
     unit = WriteRequest(announcements=[queue.announcement(event(2))], claim=claim)
     with pytest.raises(LeaseExpiredError):
         session._commits.write(unit)
+
+
+@pytest.mark.req("EDE-046")
+@pytest.mark.parametrize("kept", [True, False])
+def test_what_was_acked_is_written_when_a_program_ends_without_closing(session, uri, queue, kept):
+    [given] = fill(queue, 1)
+    program = """
+        from ontologia.queues import StoreEventQueue
+        from ontologia.runtime import keeper
+
+        keeper.Keeper.nudge = lambda self: None  # as if the program ended before its next turn
+
+        def work():
+            queue = StoreEventQueue(Session(sys.argv[1]))
+            [delivery] = queue.dequeue(1, 60)
+            queue._upkeep.stop()
+            queue.ack(delivery.receipt_handle)
+            return queue
+
+        kept = work() if sys.argv[2] == "True" else [work(), None][1]
+        report("done")
+    """
+    with Process(program, uri, kept) as process:
+        assert process.report() == "done"
+        assert process.popen.wait(PATIENCE) == 0
+
+    assert claim_of(session, given)["ack_at"] is not None
 
 
 # -- crashes --------------------------------------------------------------------------------------

@@ -441,6 +441,7 @@ def test_what_was_tried_too_often_without_an_end_is_buried_unseen(caplog):
     assert seen == [2]
     [letter] = queue.dead_letters
     assert (letter.event, letter.reason) == (given, "it was tried 3 times, the last without an end")
+    assert letter.attempt_number == 3
     assert given.event_id in caplog.text
 
 

@@ -30,6 +30,7 @@ class DeadLetter(NamedTuple):
     event: DomainEvent
     reason: str
     attempt_number: int
+    """Of the last attempt."""
 
 
 class InMemoryEventQueue:
@@ -136,11 +137,12 @@ class InMemoryEventQueue:
             heappush(self._later, (due, first, delivery.attempt_number + 1, delivery.event))
             self._changed.notify_all()
 
-    def dead_letter(self, receipt_handle: str, *, reason: str) -> None:
+    def dead_letter(self, receipt_handle: str, *, reason: str, tried: bool = True) -> None:
         """It failed for good; `dead_letters` has it."""
         with self._lock:
             _, delivery = self._ended(receipt_handle)
-            self._dead.append(DeadLetter(delivery.event, reason, delivery.attempt_number))
+            attempts = delivery.attempt_number if tried else delivery.attempt_number - 1
+            self._dead.append(DeadLetter(delivery.event, reason, attempts))
 
     def abandon(self, receipt_handle: str) -> None:
         """It was not tried: it comes back at once, to its old place, as the same attempt."""

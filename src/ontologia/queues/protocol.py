@@ -186,6 +186,10 @@ class CarefulQueue(EventQueue, Protocol):
         """It failed, for this reason, which is kept where there is a place for it."""
         ...
 
+    def dead_letter(self, receipt_handle: str, *, reason: str, tried: bool = True) -> None:
+        """It failed for good; unless it was `tried`, this delivery counts as no attempt."""
+        ...
+
     def abandon(self, receipt_handle: str) -> None:
         """It was not tried: it comes back at once, to its old place, as the same attempt."""
         ...

@@ -242,11 +242,13 @@ class StoreEventQueue:
         return claim
 
     def ack(self, receipt_handle: str) -> None:
-        """It is done; written with the next claim, or within 5 ms.
+        """It is done; written with the next claim, within 5 ms, or when the program ends.
 
-        If its lease has run out it is delivered again, and a warning says so.
+        UnknownReceiptError if its lease has run out: it is delivered again.
         """
         claim = self._held.end(receipt_handle)
+        if not lease_is_valid(claim.lease_until, to_text(self._clock.now())):
+            raise UnknownReceiptError(receipt_handle)
         try:
             self._acks.add(Done(claim))
         except (LockContentionError, *PASSING) as error:
@@ -261,10 +263,11 @@ class StoreEventQueue:
         held = self._end(claim, storable_text(reason or HANDLER_FAILURE), after_ms=after_ms)
         self._ended(receipt_handle, held)
 
-    def dead_letter(self, receipt_handle: str, *, reason: str) -> None:
-        """It failed for good: buried with the reason, and announced as `event.dead_letter`."""
+    def dead_letter(self, receipt_handle: str, *, reason: str, tried: bool = True) -> None:
+        """Dead-letter it with the reason, and emit `event.dead_letter`."""
         claim = self._held.get(receipt_handle)
-        self._ended(receipt_handle, self._end(claim, storable_text(reason), final=True))
+        held = self._end(claim, storable_text(reason), final=True, tried=tried)
+        self._ended(receipt_handle, held)
 
     def abandon(self, receipt_handle: str) -> None:
         """It was not tried: it comes back at once, to its old place, as the same attempt."""
@@ -279,6 +282,7 @@ class StoreEventQueue:
         after_ms: float = 0,
         outcome: str = "failed",
         final: bool = False,
+        tried: bool = True,
     ) -> bool:
         """Write down an attempt that did not succeed; whether the claim was still held."""
         verdict = self._events.claims.release(
@@ -290,6 +294,7 @@ class StoreEventQueue:
             after_ms=after_ms,
             outcome=outcome,
             final=final,
+            tried=tried,
             claim=claim,
         )
         return verdict is not None

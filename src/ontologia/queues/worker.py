@@ -174,7 +174,7 @@ class EventWorker:
         if crashes >= self._policy.max_attempts:
             reason = f"it was tried {crashes} times, the last without an end"
             self._processed += 1
-            self._bury(delivery, reason)
+            self._bury(delivery, reason, tried=False)
             return
         try:
             claim = (
@@ -253,7 +253,12 @@ class EventWorker:
             )
 
     def _bury(
-        self, delivery: EventDelivery, reason: str, error: BaseException | None = None
+        self,
+        delivery: EventDelivery,
+        reason: str,
+        error: BaseException | None = None,
+        *,
+        tried: bool = True,
     ) -> None:
         log.error(
             "%s failed for good: %s",
@@ -262,9 +267,14 @@ class EventWorker:
         )
         self._last_error = reason if error is None else describe_error(error)
         self._dead_lettered += 1
-        self._insist(
-            delivery, lambda: self._queue.dead_letter(delivery.receipt_handle, reason=reason)
-        )
+
+        def dead_letter() -> None:
+            if self._careful is None:
+                self._queue.dead_letter(delivery.receipt_handle, reason=reason)
+            else:
+                self._careful.dead_letter(delivery.receipt_handle, reason=reason, tried=tried)
+
+        self._insist(delivery, dead_letter)
 
     def _abandon(self, delivery: EventDelivery) -> None:
         """Hand it back without counting an attempt, where the provider allows."""

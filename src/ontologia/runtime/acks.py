@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import threading
 import time
@@ -10,6 +11,7 @@ from contextlib import ExitStack
 
 from ontologia.delivery.retry import RetryPolicy
 from ontologia.errors import LockContentionError
+from ontologia.forking import in_forked_child
 from ontologia.runtime.commits import Written
 from ontologia.store.database import AnswerLost, Tx
 from ontologia.store.events.claims import Claims, Peek
@@ -20,6 +22,8 @@ from ontologia.store.turn import Turn
 log = logging.getLogger(__name__)
 GATHER = 0.005  # seconds an acknowledgement may wait for others
 _RIPE = 0.0025  # after which it goes with a commit: of many small ones, not with each
+_unwritten: set[Acks] = set()
+"""Those that have something to write: a program that ends without closing them writes it at exit."""
 
 
 class Acks:
@@ -42,6 +46,7 @@ class Acks:
             first = not self._done
             if first:
                 self._oldest = time.monotonic()
+                _unwritten.add(self)
             self._done.append(done)
             enough = len(self._done) >= self._batch_size
         if enough:
@@ -174,6 +179,8 @@ class Acks:
     def _remove(self, written: list[Done]) -> None:
         with self._lock:
             del self._done[: len(written)]  # what came meanwhile is behind it
+            if not self._done:
+                _unwritten.discard(self)
             self._oldest = time.monotonic()
 
     def _tell(self, settled: Settled) -> None:
@@ -194,3 +201,18 @@ def _known(asked: Callable[[], Settled]) -> Settled:
         return asked()
     except AnswerLost:
         return NOTHING
+
+
+def _flush_at_exit() -> None:
+    while _unwritten:
+        try:
+            _unwritten.pop().flush()
+        except Exception as error:  # noqa: BLE001 - the others are written all the same
+            log.error(
+                "acknowledgements were not written at exit; their events are delivered again: %s",
+                error,
+            )
+
+
+atexit.register(_flush_at_exit)
+in_forked_child(_unwritten.clear)  # they are the parent's to write

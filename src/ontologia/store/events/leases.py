@@ -226,9 +226,13 @@ class Leases:
         after_ms: float | None = None,
         outcome: str = "failed",
         final: bool = False,
+        tried: bool = True,
         claim: Claim | None = None,
     ) -> Verdict | None:
-        """End an attempt that did not succeed; None if the claim is not held (any more)."""
+        """End an attempt that did not succeed; None if the claim is not held (any more).
+
+        With `final` the event is dead-lettered. Unless it was `tried`, no attempt is counted.
+        """
         place = {"event_id": event_id, "handler_id": handler_id}
         with self._database.write(durable=False) as tx:
             instant = self._clock.now()
@@ -244,9 +248,10 @@ class Leases:
             attempts, read_commit, started_at = held[:3]
             verdict = policy.after_failure(attempts, self._draw, after_ms=after_ms)
             if final:
-                verdict = Verdict(verdict.attempts, buried=True)
+                verdict = Verdict(verdict.attempts if tried else attempts, buried=True)
             attempt = Attempt(event_id, handler_id, verdict.attempts, started_at, read_commit)
-            self._burial.note(tx, attempt, outcome, error)
+            if tried:
+                self._burial.note(tx, attempt, outcome, error)
             if verdict.buried:
                 self._burial.bury(tx, attempt, error)
             else:
