@@ -6,8 +6,10 @@ import pytest
 
 from ontologia import Entity, Field
 from ontologia.errors import StoreOpenError
+from ontologia.queues import StoreEventQueue
 from ontologia.store.postgres.layout import LAYOUT as ON_POSTGRES
 from ontologia.store.sqlite.layout import LAYOUT
+from ontologia.testing.conformance.queue_world import event, take
 from tests.integration.explained import Buys, Customer, fill
 
 INDEXES = ("idx_commits_event", "idx_events_root")
@@ -129,3 +131,27 @@ def test_what_the_planner_knows_of_an_index_outlives_a_new_layout(
     open_session(entity_types=[Stamp])
 
     assert sql(asked) == before
+
+
+# -- layout 4 -------------------------------------------------------------------------------------
+
+
+@pytest.mark.req("EDE-031")
+def test_layout_4_keeps_the_own_time_of_events_from_then_on(session, open_session, sql, clock):
+    earlier, now, later = event(1), event(2), event(3)
+    StoreEventQueue(session).enqueue(earlier)
+    session.close()
+    sql(
+        "ALTER TABLE events DROP COLUMN occurred_at",
+        "ALTER TABLE deferred_events DROP COLUMN occurred_at",
+        "UPDATE ontologia_layout SET version = 4",
+    )
+
+    queue = StoreEventQueue(open_session())
+    queue.enqueue(now)
+    queue.announce(queue.announcement(later, fire_at=clock.now().timestamp() + 60))
+    clock.advance(seconds=60)
+
+    given = [delivery.event for delivery in take(queue)]
+    assert given[1:] == [now, later]
+    assert given[0].event_id == earlier.event_id

@@ -34,7 +34,7 @@ class DomainEvent:
     payload: dict[str, Any]
     event_id: str
     occurred_at: datetime
-    """An aware instant. Of a delivery from a store, the one at which the event was stored."""
+    """An aware instant; of an event that names none, the one at which it was stored."""
     tenant_id: str | None = None
     correlation_id: str | None = None
     causation_id: str | None = None

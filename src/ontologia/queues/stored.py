@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ontologia import codec
-from ontologia.clock import from_text
+from ontologia.clock import from_text, to_text
 from ontologia.delivery.lineage import Lineage, check_depth
 from ontologia.errors import InvalidValueError
 from ontologia.queues.current import delivered
@@ -47,6 +47,7 @@ def row_of(event: DomainEvent, session: Session) -> EventRow:
         _checked("correlation_id", event.correlation_id),
         _checked("causation_id", event.causation_id),
         _checked("tenant_id", event.tenant_id),
+        occurred_at=to_text(event.occurred_at),
     )
 
 
@@ -59,7 +60,7 @@ def event_of(row: EventRow) -> DomainEvent:
         row.type,
         payload,
         row.id,
-        from_text(row.created_at),
+        from_text(row.occurred_at or row.created_at),
         row.tenant_id,
         row.correlation_id,
         row.causation_id,

@@ -157,6 +157,8 @@ class EventRow(NamedTuple):
     causation_id: str | None = None
     tenant_id: str | None = None
     dedup_key: str | None = None
+    occurred_at: str | None = None
+    """The time that the event itself names; None if that is `created_at`."""
 
 
 class Announcement(NamedTuple):

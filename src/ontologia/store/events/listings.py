@@ -24,6 +24,7 @@ _CLAIM = (
 _EVENT = (
     *("id", "namespace", "type", "payload", "created_at", "priority", "root_event_id"),
     *("chain_depth", "source", "correlation_id", "causation_id", "tenant_id", "dedup_key"),
+    "occurred_at",
 )
 
 

@@ -310,12 +310,12 @@ class EventLog:
 
 
 def _promoted(row: tuple[Any, ...], created_at: str) -> EventRow:
-    return EventRow(*row[1:5], created_at, *row[5:13])  # type: ignore[call-arg]  # pyright: ignore
+    return EventRow(*row[1:5], created_at, *row[5:])  # type: ignore[call-arg]  # pyright: ignore
 
 
 _DEFERRED = (
     *("namespace", "source", "payload", "correlation_id", "priority", "root_event_id"),
-    *("chain_depth", "causation_id", "tenant_id", "dedup_key"),
+    *("chain_depth", "causation_id", "tenant_id", "dedup_key", "occurred_at"),
 )
 
 

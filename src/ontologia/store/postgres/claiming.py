@@ -13,6 +13,8 @@ from ontologia.store.postgres.database import Database
 from ontologia.store.postgres.wire import Statement
 from ontologia.store.rows import Consumer, EventRow
 
+_OWN = len(EventRow._fields)  # a row that is taken has the claim's columns behind the event's own
+
 
 class PostgresDialect:
     """Takers skip each other's rows; only hand-out is one at a time, under its lock."""
@@ -60,4 +62,4 @@ class PostgresDialect:
                 "start": lease.start,
             },
         )
-        return lambda: [Taken(EventRow(*row[:13]), *row[13:]) for row in answer()]
+        return lambda: [Taken(EventRow(*row[:_OWN]), *row[_OWN:]) for row in answer()]

@@ -11,6 +11,7 @@ from ontologia.store.named import statements
 from ontologia.store.rows import Consumer, EventRow
 
 _SQL = statements("ontologia.store.sqlite", "claims.sql", "events.sql")
+_ATTEMPTS = len(EventRow._fields)  # a row that is taken has them behind the event's own columns
 
 
 class SQLiteDialect:
@@ -66,13 +67,13 @@ class SQLiteDialect:
         same = (name, session, now, until, consumer.id, lease.token)
         claims: list[tuple[Any, ...]] = [(row[0], *same, *started) for row in rows[: lease.start]]
         for number, row in enumerate(rows[: lease.start]):
-            if row[13]:  # tried before: it, and what follows, is started alone
+            if row[_ATTEMPTS]:  # tried before: it, and what follows, is started alone
                 claims = claims[:number]
                 break
         claims += [(row[0], *same, None, None) for row in rows[len(claims) :]]
         tx.many(_SQL["upsert_claim"], claims)
         taken = [
-            Taken(EventRow(*row[:13]), row[13], row[14], claim[-2])
+            Taken(EventRow(*row[:_ATTEMPTS]), row[_ATTEMPTS], row[_ATTEMPTS + 1], claim[-2])
             for row, claim in zip(rows, claims, strict=True)
         ]
         return lambda: taken

@@ -35,6 +35,8 @@ _ADDED = (
     ("entity_history", "schema_version_id", "INTEGER"),
     ("relation_history", "schema_version_id", "INTEGER"),
     ("relation_history", "instance_key", "TEXT NOT NULL DEFAULT ''"),
+    ("events", "occurred_at", "TEXT"),
+    ("deferred_events", "occurred_at", "TEXT"),
     ("event_claims", "conflicts", "INTEGER NOT NULL DEFAULT 0"),
     ("attempts", "traceback", "TEXT"),
     ("ontologia_layout", "store_id", "TEXT"),

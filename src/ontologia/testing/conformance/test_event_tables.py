@@ -72,6 +72,7 @@ def test_the_table_of_events(columns: Any, indexes: Any) -> None:
     assert found == {
         **required("id", "namespace", "type", "payload", "created_at", "root_event_id"),
         **optional("source", "correlation_id", "causation_id", "tenant_id", "dedup_key"),
+        **optional("occurred_at"),
         "priority": (WHOLE, True),
         "chain_depth": (WHOLE, True),
     }
@@ -88,6 +89,7 @@ def test_the_table_of_claims(columns: Any, indexes: Any) -> None:
         **optional("due_at"),
         "attempts": (WHOLE, True),
         "consumer_id": (WHOLE, True),
+        "conflicts": (WHOLE, True),
         "read_commit": (WHOLE, False),
     }
     named = {k: v for k, v in indexes("event_claims").items() if k != "event_claims_pkey"}

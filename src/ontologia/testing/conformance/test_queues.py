@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
@@ -62,6 +63,19 @@ def test_an_event_comes_out_as_it_went_in(queue: CarefulQueue) -> None:
     assert found.occurred_at.utcoffset() == timedelta(0)
     assert delivery.attempt_number == 1
     assert isinstance(delivery.receipt_handle, str)
+
+
+@pytest.mark.req("EDE-031")
+def test_an_event_is_delivered_with_its_own_time(queue: CarefulQueue) -> None:
+    when = datetime(2026, 3, 1, 11, 30, 0, 250, tzinfo=timezone(timedelta(hours=2)))
+    given = replace(event(), occurred_at=when)
+    queue.enqueue(given)
+    newer = event(2)
+    queue.enqueue(newer)
+
+    first, second = take(queue)
+
+    assert (first.event, second.event) == (given, newer)  # in the order of enqueueing
 
 
 def test_an_event_keeps_its_place_in_a_chain(queue: CarefulQueue) -> None:

@@ -181,7 +181,7 @@ claimed AS (
     RETURNING event_id, attempts, last_error, read_commit)
 SELECT e.id, e.namespace, e.type, e.payload, e.created_at, e.priority, e.root_event_id,
        e.chain_depth, e.source, e.correlation_id, e.causation_id, e.tenant_id, e.dedup_key,
-       c.attempts, c.last_error, c.read_commit
+       e.occurred_at, c.attempts, c.last_error, c.read_commit
   FROM claimed c
  CROSS JOIN LATERAL (SELECT * FROM ontologia.events WHERE id = c.event_id LIMIT 1) e
  ORDER BY e.priority DESC, e.created_at, e.id;

@@ -3,8 +3,8 @@
 WITH added AS (
     INSERT INTO ontologia.events(id, namespace, type, payload, created_at, priority, root_event_id,
                                  chain_depth, source, correlation_id, causation_id, tenant_id,
-                                 dedup_key)
-    VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+                                 dedup_key, occurred_at)
+    VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
     RETURNING id)
 INSERT INTO ontologia.incoming(event_id) SELECT id FROM added;
 
@@ -13,10 +13,10 @@ INSERT INTO ontologia.incoming(event_id) SELECT id FROM added;
 WITH added AS (
     INSERT INTO ontologia.events(id, namespace, type, payload, created_at, priority, root_event_id,
                                  chain_depth, source, correlation_id, causation_id, tenant_id,
-                                 dedup_key)
+                                 dedup_key, occurred_at)
     SELECT * FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::bigint[],
                          %s::text[], %s::bigint[], %s::text[], %s::text[], %s::text[], %s::text[],
-                         %s::text[])
+                         %s::text[], %s::text[])
     RETURNING id)
 INSERT INTO ontologia.incoming(event_id) SELECT id FROM added;
 
@@ -26,8 +26,8 @@ INSERT INTO ontologia.incoming(event_id) SELECT id FROM added;
 WITH added AS (
     INSERT INTO ontologia.events(id, namespace, type, payload, created_at, priority, root_event_id,
                                  chain_depth, source, correlation_id, causation_id, tenant_id,
-                                 dedup_key)
-    VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+                                 dedup_key, occurred_at)
+    VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
     ON CONFLICT (id) DO NOTHING
     RETURNING id)
 INSERT INTO ontologia.incoming(event_id) SELECT id FROM added;
@@ -36,10 +36,10 @@ INSERT INTO ontologia.incoming(event_id) SELECT id FROM added;
 WITH added AS (
     INSERT INTO ontologia.events(id, namespace, type, payload, created_at, priority, root_event_id,
                                  chain_depth, source, correlation_id, causation_id, tenant_id,
-                                 dedup_key)
+                                 dedup_key, occurred_at)
     SELECT * FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::bigint[],
                          %s::text[], %s::bigint[], %s::text[], %s::text[], %s::text[], %s::text[],
-                         %s::text[])
+                         %s::text[], %s::text[])
     ON CONFLICT (id) DO NOTHING
     RETURNING id)
 INSERT INTO ontologia.incoming(event_id) SELECT id FROM added;
@@ -57,7 +57,7 @@ SELECT event_id FROM ontologia.dedup
 
 -- name: get_event
 SELECT id, namespace, type, payload, created_at, priority, root_event_id, chain_depth, source,
-       correlation_id, causation_id, tenant_id, dedup_key
+       correlation_id, causation_id, tenant_id, dedup_key, occurred_at
   FROM ontologia.events WHERE id = %(id)s;
 
 -- name: event_number
@@ -67,10 +67,10 @@ SELECT seq FROM ontologia.events WHERE id = %(id)s;
 -- name: insert_deferred
 INSERT INTO ontologia.deferred_events(
     event_id, namespace, topic, source, payload, correlation_id, fire_at, created_at, priority,
-    root_event_id, chain_depth, causation_id, tenant_id, dedup_key)
+    root_event_id, chain_depth, causation_id, tenant_id, dedup_key, occurred_at)
 VALUES (%(event_id)s, %(namespace)s, %(topic)s, %(source)s, %(payload)s, %(correlation_id)s,
         %(fire_at)s, %(created_at)s, %(priority)s, %(root_event_id)s, %(chain_depth)s,
-        %(causation_id)s, %(tenant_id)s, %(dedup_key)s)
+        %(causation_id)s, %(tenant_id)s, %(dedup_key)s, %(occurred_at)s)
 RETURNING id;
 
 -- name: has_event
@@ -83,7 +83,7 @@ SELECT 1 FROM ontologia.deferred_events WHERE event_id = %(event_id)s;
 -- What to announce now, the earliest first. Runs under the hand-out lock, so nobody else announces
 -- them; one that somebody is cancelling at this moment is locked, and left alone.
 SELECT id, event_id, namespace, topic, payload, priority, root_event_id, chain_depth, source,
-       correlation_id, causation_id, tenant_id, dedup_key
+       correlation_id, causation_id, tenant_id, dedup_key, occurred_at
   FROM ontologia.deferred_events WHERE status = 'scheduled' AND fire_at <= %(now)s
  ORDER BY fire_at, id LIMIT 1000
    FOR UPDATE SKIP LOCKED;

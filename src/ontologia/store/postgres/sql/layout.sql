@@ -145,6 +145,7 @@ CREATE INDEX IF NOT EXISTS idx_sessions_namespace ON ontologia.sessions(namespac
 
 -- name: events
 -- The log. `seq` numbers the rows for those who list them; no rule of delivery looks at it.
+-- `occurred_at` is the time that the event itself names; NULL if that is `created_at`.
 CREATE TABLE IF NOT EXISTS ontologia.events (
     seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     id text COLLATE "C" NOT NULL UNIQUE,
@@ -159,8 +160,10 @@ CREATE TABLE IF NOT EXISTS ontologia.events (
     correlation_id text COLLATE "C",
     causation_id text COLLATE "C",
     tenant_id text COLLATE "C",
-    dedup_key text COLLATE "C"
+    dedup_key text COLLATE "C",
+    occurred_at text COLLATE "C"
 );
+ALTER TABLE ontologia.events ADD COLUMN IF NOT EXISTS occurred_at text COLLATE "C";
 CREATE INDEX IF NOT EXISTS idx_events_namespace_type_order
     ON ontologia.events(namespace, type, priority DESC, created_at ASC, id ASC);
 -- What followed from an event. The first of a chain, as most are, costs nothing here.
@@ -192,8 +195,10 @@ CREATE TABLE IF NOT EXISTS ontologia.deferred_events (
     chain_depth bigint NOT NULL,
     causation_id text COLLATE "C",
     tenant_id text COLLATE "C",
-    dedup_key text COLLATE "C"
+    dedup_key text COLLATE "C",
+    occurred_at text COLLATE "C"
 );
+ALTER TABLE ontologia.deferred_events ADD COLUMN IF NOT EXISTS occurred_at text COLLATE "C";
 CREATE INDEX IF NOT EXISTS idx_deferred_due
     ON ontologia.deferred_events(fire_at) WHERE status = 'scheduled';
 CREATE INDEX IF NOT EXISTS idx_deferred_done

@@ -107,7 +107,7 @@ SELECT :consumer_id, e.priority, e.created_at, e.id, e.type FROM events e
 -- are given as bytes: one that is no text must not spoil the batch.
 SELECT e.id, e.namespace, e.type, CAST(e.payload AS BLOB), e.created_at, e.priority, e.root_event_id,
        e.chain_depth, e.source, e.correlation_id, e.causation_id, e.tenant_id, e.dedup_key,
-       COALESCE(k.attempts, 0), k.last_error
+       e.occurred_at, COALESCE(k.attempts, 0), k.last_error
   FROM ready r CROSS JOIN events e ON e.id = r.event_id
   LEFT JOIN event_claims k ON k.event_id = r.event_id AND k.handler_id = :handler_id
  WHERE r.consumer_id = :consumer_id

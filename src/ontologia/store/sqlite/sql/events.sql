@@ -1,7 +1,7 @@
 -- name: insert_event
 INSERT INTO events(id, namespace, type, payload, created_at, priority, root_event_id, chain_depth,
-                   source, correlation_id, causation_id, tenant_id, dedup_key)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+                   source, correlation_id, causation_id, tenant_id, dedup_key, occurred_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: insert_incoming
 INSERT INTO incoming(event_id) VALUES (?);
@@ -15,7 +15,7 @@ SELECT event_id FROM dedup WHERE namespace = :namespace AND type = :type AND key
 
 -- name: get_event
 SELECT id, namespace, type, CAST(payload AS BLOB), created_at, priority, root_event_id,
-       chain_depth, source, correlation_id, causation_id, tenant_id, dedup_key
+       chain_depth, source, correlation_id, causation_id, tenant_id, dedup_key, occurred_at
   FROM events WHERE id = :id;
 
 -- name: event_number
@@ -25,15 +25,16 @@ SELECT seq FROM events WHERE id = :id;
 -- name: insert_deferred
 INSERT INTO deferred_events(event_id, namespace, topic, source, payload, correlation_id, fire_at,
                             created_at, priority, root_event_id, chain_depth, causation_id,
-                            tenant_id, dedup_key)
+                            tenant_id, dedup_key, occurred_at)
 VALUES (:event_id, :namespace, :topic, :source, :payload, :correlation_id, :fire_at, :created_at,
-        :priority, :root_event_id, :chain_depth, :causation_id, :tenant_id, :dedup_key)
+        :priority, :root_event_id, :chain_depth, :causation_id, :tenant_id, :dedup_key,
+        :occurred_at)
 RETURNING id;
 
 -- name: due_deferred
 -- What to announce now, the earliest first.
 SELECT id, event_id, namespace, topic, payload, priority, root_event_id, chain_depth, source,
-       correlation_id, causation_id, tenant_id, dedup_key
+       correlation_id, causation_id, tenant_id, dedup_key, occurred_at
   FROM deferred_events WHERE status = 'scheduled' AND fire_at <= :now ORDER BY fire_at, id LIMIT 1000;
 
 -- name: mark_fired

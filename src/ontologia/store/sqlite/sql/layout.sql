@@ -112,6 +112,7 @@ CREATE INDEX IF NOT EXISTS idx_sessions_namespace ON sessions(namespace);
 
 -- name: events
 -- The log. `seq` numbers the rows for those who list them; no rule of delivery looks at it.
+-- `occurred_at` is the time that the event itself names; NULL if that is `created_at`.
 CREATE TABLE IF NOT EXISTS events (
     seq INTEGER PRIMARY KEY AUTOINCREMENT,
     id TEXT NOT NULL UNIQUE,
@@ -126,7 +127,8 @@ CREATE TABLE IF NOT EXISTS events (
     correlation_id TEXT,
     causation_id TEXT,
     tenant_id TEXT,
-    dedup_key TEXT
+    dedup_key TEXT,
+    occurred_at TEXT
 );
 CREATE INDEX IF NOT EXISTS idx_events_namespace_type_order
     ON events(namespace, type, priority DESC, created_at ASC, id ASC);
@@ -158,7 +160,8 @@ CREATE TABLE IF NOT EXISTS deferred_events (
     chain_depth INTEGER NOT NULL,
     causation_id TEXT,
     tenant_id TEXT,
-    dedup_key TEXT
+    dedup_key TEXT,
+    occurred_at TEXT
 );
 CREATE INDEX IF NOT EXISTS idx_deferred_due ON deferred_events(fire_at) WHERE status = 'scheduled';
 CREATE INDEX IF NOT EXISTS idx_deferred_done
