@@ -9,7 +9,7 @@ from random import Random
 from typing import Any, NamedTuple, TypeVar, cast
 
 from ontologia import codec
-from ontologia.clock import from_text
+from ontologia.clock import SystemClock, from_text
 from ontologia.config import OntologiaConfig
 from ontologia.runtime.handlers import ordered
 from ontologia.runtime.session import Session
@@ -24,8 +24,13 @@ _ALL = 1_000_000
 
 
 def open_session(path: Path, clock: ManualClock) -> Session:
-    """A session on this file, with this clock, and with the same ids in each run."""
-    return Session(str(path), config=OntologiaConfig(clock=clock, random=Random(_SEED)))
+    """A session on this file, with this clock, and with the same ids in each run.
+
+    Its settings are the defaults: what the working directory's files and the environment say is
+    meant for the program, and a test must not depend on where it is run.
+    """
+    config = OntologiaConfig.model_construct(clock=clock, random=Random(_SEED))
+    return Session(str(path), config=config)
 
 
 class Drained(NamedTuple):
@@ -50,7 +55,8 @@ class Drain:
         """Run until nothing can be claimed, also of what handlers announce on the way.
 
         What waits for a time (a backoff, a delay, a tick of a schedule that was added to the
-        session) is waited for if it comes within so many seconds: the clock is moved there.
+        session) is waited for if it comes within so many seconds: the clock is moved there. At the
+        end the clock has moved by all of `within`, so two calls with 30 reach what one with 60 does.
         """
         session = self._session
         length = within if isinstance(within, timedelta) else timedelta(seconds=within)
@@ -66,6 +72,8 @@ class Drain:
                 break
             session._clock.sleep(max(0.0, (due - session._clock.now()).total_seconds()))
             session._scheduler.fire_due()  # a run begins with the tick after now
+        if not isinstance(session._clock, SystemClock):
+            session._clock.sleep(max(0.0, (until - session._clock.now()).total_seconds()))
         return _became(before, self._claims())
 
     def _claims(self) -> dict[tuple[str, str], _Claim]:
