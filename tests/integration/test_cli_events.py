@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from datetime import UTC, datetime
 
 import pytest
 from typer.testing import CliRunner
@@ -51,13 +52,15 @@ def lines(done) -> list[dict]:
 def test_namespaces_are_listed_with_their_sessions_and_what_waits(run, event_store, clock):
     first, *_ = post(event_store, 1, 2, 3)
     bury(event_store, first, clock)
-    event_store.register_session("s1", POST, {})
-    event_store.register_session("s2", POST, {})
-    event_store.register_session("s3", OTHER, {})
+    for name, namespace in (("s1", POST), ("s2", POST), ("dead", OTHER)):
+        event_store.register_session(name, namespace, {})
+    clock.advance(seconds=(datetime.now(UTC) - clock.now()).total_seconds())
+    for name in ("s1", "s2"):
+        event_store.heartbeat(name)
 
     assert table(run("list-namespaces")) == [
         ["Namespace", "Sessions", "Pending Events", "Dead Letters"],
-        [OTHER, "1", "0", "0"],
+        [OTHER, "0", "0", "0"],
         [POST, "2", "3", "1"],  # 2, 3 and the word of the dead letter
     ]
 

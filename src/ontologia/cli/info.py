@@ -164,18 +164,15 @@ def _fields(schema: dict[str, Any]) -> str:
 def _namespaces(session: Session) -> list[dict[str, Any]]:
     from ontologia.clock import to_text
 
-    events = session.event_store
     counts = session._store.inventory.count_events(to_text(session._clock.now()))
     rows: list[dict[str, Any]] = []
-    for each in events.list_namespaces():
+    for each in session.event_store.list_namespaces():
         name = each["namespace"]
-        listed = events.list_sessions(name)
-        alive = [s for s in listed if not s["is_dead"] and s["stopped_at"] is None]
         statuses = {status: counts.get(name, {}).get(status, 0) for status in _STATUSES}
         rows.append(
             {
                 "namespace": name,
-                "sessions": len(alive),
+                "sessions": each["sessions"],
                 **statuses,
                 "dead_letters": each["dead_letters"],
             }

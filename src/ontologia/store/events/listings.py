@@ -40,8 +40,10 @@ class Listings:
         self._ttl = timedelta(milliseconds=session_ttl_ms)
 
     def namespaces(self) -> list[dict[str, Any]]:
-        """Each namespace that has events, sessions or dead letters."""
-        rows = self._database.all(self._sql["namespaces"], {"now": to_text(self._clock.now())})
+        """Each namespace that has events, sessions or dead letters; counts sessions that are alive."""
+        now = self._clock.now()
+        times = {"now": to_text(now), "since": to_text(now - self._ttl)}
+        rows = self._database.all(self._sql["namespaces"], times)
         names = ("namespace", "sessions", "pending", "dead_letters")
         return [dict(zip(names, row, strict=True)) for row in rows]
 

@@ -47,6 +47,25 @@ def test_namespaces_are_counted(event_store: SqlEventStore, clock: ManualClock) 
     assert counts["dead_letters"] == 1
 
 
+def test_of_the_sessions_of_a_namespace_those_that_are_alive_are_counted(
+    event_store: SqlEventStore, clock: ManualClock
+) -> None:
+    for name in ("silent", "ended", "alive"):
+        event_store.register_session(name, POST, {})
+    event_store.register_session("gone", OTHER, {})
+    event_store.end_session("ended")
+    clock.advance(seconds=60)
+    event_store.heartbeat("alive")
+
+    assert [each["sessions"] for each in event_store.list_namespaces()] == [1, 2]
+    clock.advance(seconds=1)
+    assert [each["sessions"] for each in event_store.list_namespaces()] == [0, 1]
+
+    listed = event_store.list_sessions(POST)
+    alive = [s["session_id"] for s in listed if not (s["is_dead"] or s["stopped_at"])]
+    assert alive == ["alive"]
+
+
 @pytest.mark.req("SQL-140", "SQL-126", "NEW-027")
 def test_events_are_listed_by_urgency_with_what_became_of_them(
     event_store: SqlEventStore, clock: ManualClock

@@ -1,7 +1,10 @@
 -- name: namespaces
--- SUM of whole numbers is numeric here; the casts make them whole again.
+-- Sessions that are alive: not ended, and heard of since then. SUM of whole numbers is numeric here;
+-- the casts make them whole again.
 SELECT namespace, SUM(sessions)::bigint, SUM(pending)::bigint, SUM(dead)::bigint FROM (
-    SELECT namespace, COUNT(*) AS sessions, 0 AS pending, 0 AS dead
+    SELECT namespace, COUNT(*) FILTER (
+               WHERE last_heartbeat >= %(since)s AND metadata::jsonb ->> 'stopped_at' IS NULL
+           ) AS sessions, 0 AS pending, 0 AS dead
       FROM ontologia.sessions GROUP BY namespace
     UNION ALL
     SELECT namespace, 0, COUNT(*) FILTER (WHERE NOT EXISTS (

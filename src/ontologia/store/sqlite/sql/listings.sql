@@ -1,6 +1,10 @@
 -- name: namespaces
+-- Sessions that are alive: not ended, and heard of since then.
 SELECT namespace, SUM(sessions), SUM(pending), SUM(dead) FROM (
-    SELECT namespace, COUNT(*) AS sessions, 0 AS pending, 0 AS dead FROM sessions GROUP BY namespace
+    SELECT namespace, SUM(last_heartbeat >= :since
+                          AND json_extract(metadata, '$.stopped_at') IS NULL) AS sessions,
+           0 AS pending, 0 AS dead
+      FROM sessions GROUP BY namespace
     UNION ALL
     SELECT namespace, 0, SUM(NOT EXISTS (
                SELECT 1 FROM event_claims k WHERE k.event_id = e.id
