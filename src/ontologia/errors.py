@@ -2,6 +2,7 @@
 
 OntologiaError
 ├── ConfigError                  a setting that does not exist or cannot be
+│   └── ConfigTypeError          ... because of its type
 ├── DefinitionError              a class that cannot be stored as it is written
 ├── InvalidValueError            a value that does not fit its field, or that JSON cannot carry
 │   ├── InvalidTypeError         ... because it is of the wrong type
@@ -98,6 +99,10 @@ def _remade(
 
 class ConfigError(OntologiaError, ValueError):
     """A setting that does not exist, or a value it cannot have."""
+
+
+class ConfigTypeError(ConfigError, TypeError):
+    """A setting or an argument of a constructor has the wrong type."""
 
 
 class DefinitionError(OntologiaError, TypeError):

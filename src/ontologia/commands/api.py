@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from ontologia.commands.model import DomainModel
 from ontologia.errors import DefinitionError
+from ontologia.schema.event import Event
 
 M = TypeVar("M", bound=DomainModel)
 F = TypeVar("F", bound=Callable[..., Any])
@@ -70,6 +71,7 @@ def on_event(name: str, *, track_fields: Iterable[str] | None = None) -> Callabl
     `<model key>.field_changed`, `track_fields` says which fields' changes are announced, and only
     those are given to the method.
     """
+    _refuse_class(name)
     _check_name("an event's name", name)
     if isinstance(track_fields, str):
         raise DefinitionError(f"track_fields takes a list of fields; write [{track_fields!r}]")
@@ -100,6 +102,15 @@ def _marking(mark: Mark) -> Callable[[F], F]:
         return function
 
     return decorate
+
+
+def _refuse_class(given: Any) -> None:
+    if isinstance(given, type) and issubclass(given, Event):
+        raise DefinitionError(
+            f"api.on_event takes the name of an event, got the class {given.__name__}; handlers of "
+            f"Event classes are made with ontologia.on_event",
+            hint=f"from ontologia import on_event, and @on_event({given.__name__}).",
+        )
 
 
 def _check_name(what: str, name: object) -> None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ontologia.errors import InvalidValueError
+from ontologia.errors import InvalidTypeError, InvalidValueError
 
 if TYPE_CHECKING:
     from ontologia.commands.env import Env
@@ -32,7 +32,7 @@ class Command:
 
     def __post_init__(self) -> None:
         if not isinstance(self.payload, Mapping):
-            raise InvalidValueError(
+            raise InvalidTypeError(
                 f"{self.name}: a payload is a dict, got {self.payload!r:.200}",
                 hint="Without anything to say it is {}.",
             )
@@ -41,7 +41,9 @@ class Command:
             if (value is None and what == "name") or not (
                 value is None or (isinstance(value, str) and value)
             ):
-                raise InvalidValueError(f"a command's {what} is text, got {value!r:.200}")
+                raise (InvalidValueError if isinstance(value, str) else InvalidTypeError)(
+                    f"a command's {what} is text, got {value!r:.200}"
+                )
         object.__setattr__(self, "_given", _copied(dict(self.payload)))
         object.__setattr__(self, "payload", self._given)
 

@@ -12,7 +12,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from ontologia.errors import QueryError
+from ontologia.errors import QueryError, QueryTypeError
 from ontologia.query import aggregates
 from ontologia.query.aggregates import Aggregate, GroupOrder
 from ontologia.schema.expression import And, Condition, Expr, Not, Order
@@ -40,7 +40,7 @@ def condition(shape: Shape, domain: Domain | None) -> Condition | None:
     if domain is None:
         return None
     if isinstance(domain, str | bytes) or not isinstance(domain, Sequence):
-        raise QueryError(f"a domain is a list of (field, operator, value), got {domain!r:.200}")
+        raise QueryTypeError(f"a domain is a list of (field, operator, value), got {domain!r:.200}")
     if len(domain) > _MOST_TERMS:
         raise QueryError(f"a domain has at most {_MOST_TERMS} terms, got {len(domain)}")
     stack: list[_Joined] = []
@@ -92,14 +92,18 @@ def _within(condition: Condition, *joined: _Joined) -> _Joined:
 
 def _term(shape: Shape, term: Any) -> Condition:
     if not isinstance(term, list | tuple) or len(term) != 3:
-        raise QueryError(f"a term of a domain is (field, operator, value), got {term!r:.200}")
+        raise (QueryError if isinstance(term, list | tuple) else QueryTypeError)(
+            f"a term of a domain is (field, operator, value), got {term!r:.200}"
+        )
     name, word, value = term
     field = expression(shape, name)
     if value is None and word in ("=", "!="):
         return field.is_null() if word == "=" else field.is_not_null()
     compare = _COMPARISONS.get(word) if isinstance(word, str) else None
     if compare is None:
-        raise QueryError(f"{word!r:.200} compares nothing; write one of {', '.join(_COMPARISONS)}")
+        raise (QueryError if isinstance(word, str) else QueryTypeError)(
+            f"{word!r:.200} compares nothing; write one of {', '.join(_COMPARISONS)}"
+        )
     condition: Condition = compare(field, value)
     return condition
 
@@ -107,7 +111,9 @@ def _term(shape: Shape, term: Any) -> Condition:
 def expression(shape: Shape, name: Any) -> Expr[Any]:
     """A field by its name, dotted to look into its JSON."""
     if not isinstance(name, str) or not name:
-        raise QueryError(f"a field of {shape.name} has a name, got {name!r:.200}")
+        raise (QueryError if isinstance(name, str) else QueryTypeError)(
+            f"a field of {shape.name} has a name, got {name!r:.200}"
+        )
     field, _, inside = name.partition(".")
     found = shape.expression(field)
     return found.path(inside) if inside else found
@@ -137,7 +143,7 @@ def _terms(order: str | None) -> Iterator[tuple[str, bool]]:
     if order is None:
         return
     if not isinstance(order, str):
-        raise QueryError(f'an order is text like "name, created desc", got {order!r:.200}')
+        raise QueryTypeError(f'an order is text like "name, created desc", got {order!r:.200}')
     for term in filter(None, map(str.strip, order.split(","))):
         name, *rest = term.split()
         direction = " ".join(rest).lower()
@@ -153,13 +159,15 @@ def figures(shape: Shape, wanted: Mapping[str, str] | None) -> dict[str, Aggrega
     if not wanted:
         return {"count": aggregates.count()}
     if not isinstance(wanted, Mapping):
-        raise QueryError(f'aggregate takes {{alias: "sum:field"}}, got {wanted!r:.200}')
+        raise QueryTypeError(f'aggregate takes {{alias: "sum:field"}}, got {wanted!r:.200}')
     return {_alias(alias): _figure(shape, text) for alias, text in wanted.items()}
 
 
 def _alias(alias: Any) -> str:
     if not isinstance(alias, str) or not alias.isidentifier():
-        raise QueryError(f"an aggregate's alias is an identifier, got {alias!r:.200}")
+        raise (QueryError if isinstance(alias, str) else QueryTypeError)(
+            f"an aggregate's alias is an identifier, got {alias!r:.200}"
+        )
     return alias
 
 
@@ -177,7 +185,7 @@ def _figure(shape: Shape, text: Any) -> Aggregate:
         case "max" if name:
             return aggregates.max(expression(shape, name))
         case _:
-            raise QueryError(
+            raise (QueryError if isinstance(text, str) else QueryTypeError)(
                 f"{text!r:.200} adds up nothing; write 'count', or 'sum:', 'avg:', 'min:' or "
                 f"'max:' and a field"
             )

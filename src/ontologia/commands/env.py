@@ -19,7 +19,7 @@ from ontologia.commands.registry import Registry
 from ontologia.commands.replies import dispatch_once
 from ontologia.commands.turns import Turns
 from ontologia.commands.unit import CommandUnit, Emitted, Frame
-from ontologia.errors import ConfigError, SessionClosedError
+from ontologia.errors import ConfigTypeError, SessionClosedError
 from ontologia.ids import Ids
 from ontologia.queues import EventQueue, open_queue
 from ontologia.queues.current import get_current_tenant_id
@@ -53,7 +53,7 @@ class Env:
         tenant_id: str | None = None,
     ) -> None:
         if isinstance(modules, str | ModuleType):
-            raise ConfigError(f"modules takes a list; write [{modules!r}]")
+            raise ConfigTypeError(f"modules takes a list; write [{modules!r}]")
         self.registry = Registry()
         for module in modules:
             self.registry.load_module(module)

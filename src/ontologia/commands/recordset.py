@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ontologia.commands import domain as domains
 from ontologia.commands.command import Command
 from ontologia.commands.domain import Domain
-from ontologia.errors import InvalidValueError, RecordNotFound
+from ontologia.errors import InvalidTypeError, InvalidValueError, RecordNotFound
 
 if TYPE_CHECKING:
     from ontologia.commands.env import Env
@@ -126,7 +126,7 @@ class Records:
         for id in ids:
             if id is not None and not isinstance(id, str):
                 hint = "Write browse(*ids)." if isinstance(id, list | tuple) else None
-                raise InvalidValueError(f"browse takes ids, which are text, got {id!r}", hint=hint)
+                raise InvalidTypeError(f"browse takes ids, which are text, got {id!r}", hint=hint)
         return RecordSet(self._env, self.model_key, list(dict.fromkeys(filter(None, ids))))
 
     def search(
@@ -172,8 +172,11 @@ class Records:
         `aggregate` is `{"total": "sum:price"}`, with `count`, `sum`, `avg`, `min` and `max`;
         without it, every group has its `count`. `order` speaks of fields and aliases.
         """
-        if isinstance(group_by, str) or not group_by:
-            raise InvalidValueError(f"group_by takes a list of fields, got {group_by!r}")
+        if isinstance(group_by, str) or not isinstance(group_by, Sequence) or not group_by:
+            wrong = isinstance(group_by, str) or not isinstance(group_by, Sequence)
+            raise (InvalidTypeError if wrong else InvalidValueError)(
+                f"group_by takes a list of fields, got {group_by!r}"
+            )
         query = self._env._reading().query().entities(self._shape.cls)
         condition = domains.condition(self._shape, domain)
         if condition is not None:
@@ -191,13 +194,13 @@ class Records:
 
 def _values(values: Any) -> dict[str, Any]:
     if not isinstance(values, Mapping):
-        raise InvalidValueError(f"a record's values are a dict, got {values!r:.200}")
+        raise InvalidTypeError(f"a record's values are a dict, got {values!r:.200}")
     return dict(values)
 
 
 def _only(record: dict[str, Any], fields: Sequence[str], where: RecordSet) -> dict[str, Any]:
     if isinstance(fields, str):
-        raise InvalidValueError(f"read takes a list of fields; write [{fields!r}]")
+        raise InvalidTypeError(f"read takes a list of fields; write [{fields!r}]")
     chosen = {"id": record["id"]}
     for name in fields:
         if name not in record and not where._env.registry.model(where.model_key).__open__:

@@ -14,6 +14,7 @@ from ontologia.commands.model import DomainModel
 from ontologia.errors import (
     CommandHandlerNotFound,
     ConfigError,
+    ConfigTypeError,
     DefinitionError,
     DuplicateHandler,
     NotFoundError,
@@ -248,7 +249,7 @@ def _imported(module: ModuleType | str) -> ModuleType:
     if isinstance(module, ModuleType):
         return module
     if not isinstance(module, str):
-        raise ConfigError(f"a module is given by its name or as itself, got {module!r}")
+        raise ConfigTypeError(f"a module is given by its name or as itself, got {module!r}")
     if module in sys.modules:
         return sys.modules[module]
     try:

@@ -18,6 +18,7 @@ from ontologia.errors import (
     StateConflictError,
 )
 from ontologia.store.database import Tx
+from ontologia.store.events import checks
 
 if TYPE_CHECKING:
     from ontologia.commands.env import Env
@@ -41,7 +42,9 @@ def dispatch_once(env: Env, cmd: Command, key: str) -> Any:
     if env._unit() is not None:
         raise InvalidValueError("an idempotency_key is for a whole unit of work, not within one")
     if not isinstance(key, str) or not 0 < len(key) <= _LONGEST_KEY:
-        raise InvalidValueError(f"an idempotency key is text of 1 to {_LONGEST_KEY} characters")
+        raise checks.error_for(key, str)(
+            f"an idempotency key is text of 1 to {_LONGEST_KEY} characters"
+        )
     place = f"{env.tenant_id or ''}:{key}"
     request = _digest(cmd)
     replayed.set(False)

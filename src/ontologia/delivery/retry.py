@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from ontologia.errors import InvalidTypeError, InvalidValueError
+
 if TYPE_CHECKING:
     from ontologia.config import OntologiaConfig
 
@@ -24,7 +26,10 @@ class Retry(Exception):
     def __init__(self, reason: str = "", *, after: float | timedelta) -> None:
         seconds = after.total_seconds() if isinstance(after, timedelta) else after
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
-            raise ValueError(f"after takes seconds or a timedelta, not negative, got {after!r}")
+            numeric = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+            raise (InvalidValueError if numeric else InvalidTypeError)(
+                f"after takes seconds or a timedelta, not negative, got {after!r}"
+            )
         self.after_ms = min(seconds * 1000, _LONGEST_WAIT_MS)
         super().__init__(reason or f"again after {seconds:g} s")
 

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 
-from ontologia.errors import ConfigError, shown
+from ontologia.errors import ConfigError, ConfigTypeError, shown
 from ontologia.schema.event import Event, payload_of
 
 _FIELDS = 5
@@ -29,7 +29,7 @@ class Schedule:
         if not isinstance(event, Event):
             raise TypeError(f"a schedule announces an event, got {event!r}")
         if not isinstance(cron, str) or len(cron.split()) != _FIELDS:
-            raise ConfigError(
+            raise (ConfigError if isinstance(cron, str) else ConfigTypeError)(
                 f"{shown(cron)} is no cron expression",
                 hint="Five fields: minute, hour, day of month, month, day of week; "
                 "'0 2 * * *' is every day at 02:00.",
@@ -68,7 +68,7 @@ def _zone(name: Any) -> ZoneInfo:
     try:
         return ZoneInfo(name or "UTC")
     except (ZoneInfoNotFoundError, ValueError, TypeError, OSError) as error:
-        raise ConfigError(
+        raise (ConfigTypeError if isinstance(error, TypeError) else ConfigError)(
             f"tz={name!r} is no time zone of this machine",
             hint='Name one like "Europe/Berlin"; install the package tzdata where there are none.',
         ) from error

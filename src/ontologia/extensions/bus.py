@@ -18,7 +18,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from ontologia.delivery.retry import Backoff, RetryPolicy
-from ontologia.errors import InvalidValueError
 from ontologia.extensions import alive, handling
 from ontologia.extensions.contract import Handler
 from ontologia.extensions.dispatch import Dispatch
@@ -272,7 +271,7 @@ class EventBus:
 def _positive(poll_interval: Any) -> float:
     fits = isinstance(poll_interval, int | float) and not isinstance(poll_interval, bool)
     if not fits or not 0 < poll_interval <= 3600:
-        raise InvalidValueError(
+        raise checks.error_for(poll_interval, int, float)(
             f"poll_interval is a number of seconds, more than 0 and at most 3600, "
             f"got {poll_interval!r:.200}"
         )

@@ -9,7 +9,7 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
 
-from ontologia.errors import ConfigError, ExtensionError, InvalidValueError
+from ontologia.errors import ConfigError, ExtensionError, InvalidTypeError, InvalidValueError
 from ontologia.extensions import handling
 from ontologia.extensions.bus import EventBus
 from ontologia.extensions.contract import Handler
@@ -172,7 +172,7 @@ class ExtensionContext:
         self._check("write", type_name)
         bus, intents = self._needed(), self._queue()
         if not isinstance(fields, dict):
-            raise InvalidValueError(f"{type_name}: fields are a dict, got {fields!r:.200}")
+            raise InvalidTypeError(f"{type_name}: fields are a dict, got {fields!r:.200}")
         intents.ensure(await bus.threads.run(bus.types.instance, type_name, fields))
 
     async def delete(self, type_name: str, key: Any) -> None:
@@ -250,7 +250,7 @@ class ExtensionContext:
 
 def _checked_event(event: Any) -> Mapping[str, Any]:
     if not isinstance(event, Mapping) or not {"topic", "payload"} <= set(event) <= set(_EVENT):
-        raise InvalidValueError(
+        raise (InvalidValueError if isinstance(event, Mapping) else InvalidTypeError)(
             f"an event is {{'topic': …, 'payload': {{…}}}}, got {event!r:.200}",
             hint="Beside these there may be a correlation_id.",
         )

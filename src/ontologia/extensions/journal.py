@@ -179,5 +179,7 @@ def _not_negative(delay: Any) -> Any:
 
 def _one_of(words: tuple[str, ...], status: str | None) -> str | None:
     if status is not None and status not in words:
-        raise InvalidValueError(f"a status is one of {', '.join(words)}, got {status!r:.200}")
+        raise checks.error_for(status, str)(
+            f"a status is one of {', '.join(words)}, got {status!r:.200}"
+        )
     return status

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ontologia.errors import ConfigError, PermissionDeniedError
+from ontologia.errors import ConfigError, ConfigTypeError, PermissionDeniedError
 
 ACTIONS = ("publish", "subscribe", "read", "write")
 
@@ -29,7 +29,7 @@ class Permissions:
         if given is None or isinstance(given, Permissions):
             return given
         if not isinstance(given, Mapping):
-            raise ConfigError(f"permissions are lists of names by action, got {given!r:.200}")
+            raise ConfigTypeError(f"permissions are lists of names by action, got {given!r:.200}")
         unknown = [name for name in given if name not in ACTIONS]
         if unknown:
             raise ConfigError(f"there is no permission {unknown[0]!r}; there are {_LISTED}")
@@ -50,7 +50,7 @@ def check(permissions: Permissions | None, extension_id: str, action: str, name:
 def _names(action: str, names: Any) -> frozenset[str]:
     listed = [] if names is None else names
     if isinstance(listed, str) or not all(isinstance(name, str) for name in listed):
-        raise ConfigError(f"permissions.{action} is a list of names, got {names!r:.200}")
+        raise ConfigTypeError(f"permissions.{action} is a list of names, got {names!r:.200}")
     return frozenset(listed)
 
 

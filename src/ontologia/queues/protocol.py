@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from ontologia import codec
 from ontologia.clock import SYSTEM_CLOCK
-from ontologia.errors import InvalidValueError
+from ontologia.errors import InvalidTypeError, InvalidValueError
 from ontologia.ids import Ids
 from ontologia.store.events import checks
 from ontologia.store.rows import Claim
@@ -84,7 +84,7 @@ def checked_name(name: Any) -> str:
 def encoded_payload(name: str, payload: Any) -> str:
     """A payload as JSON text; InvalidValueError, with the place, if it is no JSON object."""
     if not isinstance(payload, dict):
-        raise InvalidValueError(
+        raise InvalidTypeError(
             f"{name}: a payload is a JSON object, got {payload!r:.200}",
             hint="Give a dict; without anything to say it is {}.",
         )
@@ -132,7 +132,9 @@ def checked_seconds(what: str, value: Any) -> float:
         or not math.isfinite(value)
         or not 0 <= value <= _LONGEST_WAIT
     ):
-        raise InvalidValueError(f"{what} is a number of seconds, 0 to ten years, got {value!r}")
+        raise checks.error_for(value, int, float)(
+            f"{what} is a number of seconds, 0 to ten years, got {value!r}"
+        )
     return value
 
 
@@ -217,6 +219,7 @@ def check_dequeue(batch_size: Any, timeout_seconds: Any) -> None:
 
 
 def check_event(event: Any) -> None:
-    """TypeError unless this is an event that can be enqueued."""
+    """TypeError unless this is an event, InvalidValueError unless it can be enqueued."""
     if not isinstance(event, DomainEvent):
         raise TypeError(f"a queue takes a DomainEvent, got {event!r:.200}")
+    checks.instant("occurred_at of a DomainEvent", event.occurred_at)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ontologia import codec
 from ontologia.clock import from_text
 from ontologia.delivery.lineage import follows_event
-from ontologia.errors import InvalidValueError, NotFoundError, QueryError
+from ontologia.errors import InvalidValueError, NotFoundError, QueryError, QueryTypeError
 from ontologia.migration.versions import TypeVersions
 from ontologia.runtime.commits import announcing_commit
 from ontologia.schema.registry import shape_of
@@ -209,7 +209,7 @@ def _keys(shape: Shape, key: Any) -> list[ObjectKey]:
         found = []
     if not found:
         parts = "left, right" if size == 2 else f"left, right, {shape.instance_key}"
-        raise QueryError(
+        raise (QueryError if isinstance(key, str | tuple | list) else QueryTypeError)(
             f"{key!r} is no key of {shape.name}",
             hint=f"Give its parts, ({parts}), or the text {parts.replace(', ', ':')}.",
         )

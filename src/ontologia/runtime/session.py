@@ -24,10 +24,12 @@ from ontologia.delivery.lineage import Lineage
 from ontologia.delivery.schedule import Schedule
 from ontologia.errors import (
     ConfigError,
+    ConfigTypeError,
     DefinitionError,
     InvalidValueError,
     OntologiaError,
     QueryError,
+    QueryTypeError,
     ReadOnlyError,
     SchemaOutdatedError,
     SessionClosedError,
@@ -54,6 +56,7 @@ from ontologia.schema.event import Event
 from ontologia.schema.registry import Registry
 from ontologia.schema.relation import Relation
 from ontologia.schema.shape import Shape
+from ontologia.store.events import checks
 from ontologia.store.events.store import SqlEventStore
 from ontologia.store.open import clock_of, open_store
 from ontologia.store.rows import CommitRow, RawChange
@@ -411,13 +414,7 @@ class Session(UnitOfWork):
         made by `when` and have a next one that was not; it is one of those.
         """
         self._check_open()
-        if not isinstance(when, datetime) or when.utcoffset() is None:
-            raise InvalidValueError(
-                f"commit_at takes an aware datetime, got {shown(when)}",
-                hint="Say where it is that time: datetime(2026, 11, 16, tzinfo=UTC), or "
-                "datetime(2026, 11, 16).astimezone() for the zone of this machine.",
-            )
-        return self._store.commit_at(when)
+        return self._store.commit_at(checks.instant("commit_at", when))
 
     def _commit_of(self, as_of: object) -> int:
         """The commit that a caller's `as_of` means."""
@@ -632,7 +629,7 @@ def _checked_config(config: OntologiaConfig | None) -> OntologiaConfig:
     from ontologia.config import OntologiaConfig  # see ontologia/__init__.py
 
     if config is not None and not isinstance(config, OntologiaConfig):
-        raise ConfigError(f"config takes an OntologiaConfig, got {config!r}")
+        raise ConfigTypeError(f"config takes an OntologiaConfig, got {config!r}")
     return config or OntologiaConfig()
 
 
@@ -640,7 +637,7 @@ def _namespace(given: str | None, config: OntologiaConfig) -> str:
     if given is None:
         return config.default_namespace
     if not isinstance(given, str) or not 0 < len(given) <= _LONGEST_NAME:
-        raise ConfigError(
+        raise (ConfigError if isinstance(given, str) else ConfigTypeError)(
             f"a namespace is text of 1 to {_LONGEST_NAME} characters, got {shown(given):.300}"
         )
     codec.check(given, "namespace")
@@ -650,7 +647,7 @@ def _namespace(given: str | None, config: OntologiaConfig) -> str:
 def _number(what: str, value: object, kind: str = "commit numbers") -> int:
     """A caller's commit number; one that is no number is refused, one that is none's is not."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise QueryError(f"{what} takes {kind}, got {shown(value)}", hint=commit_hint(value))
+        raise QueryTypeError(f"{what} takes {kind}, got {shown(value)}", hint=commit_hint(value))
     return value
 
 
@@ -659,9 +656,9 @@ def _check_run(workers: object, max_iterations: object, start: object) -> None:
         if name == "max_iterations" and value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InvalidValueError(f"{name} is a whole number from 1 on, got {value!r}")
+            raise checks.error_for(value, int)(f"{name} is a whole number from 1 on, got {value!r}")
     if start not in ("retained", "now"):
-        raise InvalidValueError(f"start is 'retained' or 'now', got {start!r}")
+        raise checks.error_for(start, str)(f"start is 'retained' or 'now', got {start!r}")
 
 
 def _as_dict(row: CommitRow) -> dict[str, Any]:

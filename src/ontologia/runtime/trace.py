@@ -14,7 +14,7 @@ from typing import Any
 from ontologia import codec
 from ontologia.clock import from_text, to_text
 from ontologia.delivery.lifecycle import ClaimState, ClaimTimes, state_of
-from ontologia.errors import InvalidValueError, NotFoundError
+from ontologia.errors import InvalidTypeError, NotFoundError
 from ontologia.runtime.commits import announcing_commit
 from ontologia.runtime.explain import payload_of
 from ontologia.store.protocol import Store
@@ -93,7 +93,7 @@ class Trace:
 def trace_event(store: Store, event_id: str, now: str) -> Trace:
     """See `Session.trace`."""
     if not isinstance(event_id, str):
-        raise InvalidValueError(f"an event's id is text, got {event_id!r}")
+        raise InvalidTypeError(f"an event's id is text, got {event_id!r}")
     codec.check(event_id, "an event's id")
     with store.provenance.read() as trail:
         found = trail.causes(event_id)

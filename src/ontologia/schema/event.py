@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from ontologia import codec
-from ontologia.errors import DefinitionError, InvalidValueError, shown
+from ontologia.errors import DefinitionError, InvalidTypeError, InvalidValueError, shown
 from ontologia.schema.base import SchemaObject, computed
 from ontologia.schema.field import Field
 
@@ -153,5 +153,7 @@ def _checked_priority(priority: Any) -> int:
         or not isinstance(priority, int)
         or not -(2**31) <= priority < 2**31
     ):
-        raise InvalidValueError(f"priority is a whole number of 32 bits, got {shown(priority)}")
+        raise (InvalidValueError if type(priority) is int else InvalidTypeError)(
+            f"priority is a whole number of 32 bits, got {shown(priority)}"
+        )
     return priority

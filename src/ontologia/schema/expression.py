@@ -334,7 +334,9 @@ def _condition(value: object) -> Condition:
 
 def _split(dotted: str, label: str) -> tuple[Step, ...]:
     if not isinstance(dotted, str) or not dotted:
-        raise QueryError(f"{label}: a path is text like 'a.b', got {dotted!r}")
+        raise (QueryError if isinstance(dotted, str) else QueryTypeError)(
+            f"{label}: a path is text like 'a.b', got {dotted!r}"
+        )
     steps = tuple(_step(part, label) for part in dotted.split("."))
     if len(steps) > MAX_STEPS:
         raise QueryError(f"{label}: a path has at most {MAX_STEPS} steps")
@@ -343,7 +345,7 @@ def _split(dotted: str, label: str) -> tuple[Step, ...]:
 
 def _step(step: object, label: str) -> Step:
     if isinstance(step, bool) or not isinstance(step, str | int):
-        raise QueryError(f"{label}: a step is text or a number, got {shown(step)}")
+        raise QueryTypeError(f"{label}: a step is text or a number, got {shown(step)}")
     if isinstance(step, int):
         if not 0 <= step < 2**31:
             raise QueryError(f"{label}: a list position counts from 0, got {shown(step)}")

@@ -10,7 +10,7 @@ from ontologia.errors import (
     DefinitionError,
     EndpointDeleted,
     MetadataUnavailableError,
-    QueryError,
+    QueryTypeError,
 )
 from ontologia.schema.base import Meta, SchemaMeta, SchemaObject
 from ontologia.schema.entity import Entity
@@ -157,7 +157,7 @@ class _Endpoint:
     def __init__(self, relation: Any, side: Literal["left", "right"]) -> None:
         known = isinstance(relation, SchemaMeta) and issubclass(relation, Relation)
         if not known or relation is Relation:
-            raise QueryError(f"{side}() takes a relation class, got {relation!r}")
+            raise QueryTypeError(f"{side}() takes a relation class, got {relation!r}")
         self._relation = relation.__shape__
         self._side: Literal["left", "right"] = side
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from datetime import UTC, datetime, timedelta
 
+from ontologia.store.events import checks
+
 
 class ManualClock:
     """Time for tests: `OntologiaConfig(clock=ManualClock(start))`.
@@ -13,10 +15,8 @@ class ManualClock:
     """
 
     def __init__(self, start: datetime | None = None) -> None:
-        instant = start or datetime(2026, 1, 1, tzinfo=UTC)
-        if instant.tzinfo is None:
-            raise ValueError(f"start must be an aware datetime, got {instant!r}")
-        self._now = instant.astimezone(UTC)
+        instant = datetime(2026, 1, 1, tzinfo=UTC) if start is None else start
+        self._now = checks.instant("start of a ManualClock", instant).astimezone(UTC)
         self._elapsed = 0.0
         self._lock = threading.Lock()
 

@@ -328,12 +328,10 @@ def fire_time(
     if delay is not None and at is not None:
         raise InvalidValueError("an event is deferred by delay= or at=, not both")
     if at is not None:
-        if not isinstance(at, datetime) or at.tzinfo is None:
-            raise InvalidValueError(f"at= takes an aware datetime, got {at!r}")
-        return at.timestamp()
+        return checks.instant("at=", at).timestamp()
     seconds: Any = delay.total_seconds() if isinstance(delay, timedelta) else delay
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
-        raise InvalidValueError(
+        raise checks.error_for(seconds, int, float)(
             f"delay= takes seconds or a timedelta, not negative, got {shown(delay)}",
             hint="For a time that is known, use at=.",
         )
@@ -344,7 +342,16 @@ def fire_time(
 
 
 def _instant_text(given: str) -> str:
+    """What an event says in `created_at`, in the form that is stored."""
     try:
-        return to_text(from_text(given))
+        found = from_text(given)
     except (ValueError, TypeError) as error:
-        raise InvalidValueError(f"created_at is an ISO 8601 instant, got {given!r}") from error
+        raise checks.error_for(given, str)(
+            f"created_at is an ISO 8601 instant, got {shown(given):.300}"
+        ) from error
+    if found.utcoffset() is None:
+        raise InvalidValueError(
+            f"created_at is an ISO 8601 instant with an offset, got {given!r}",
+            hint="End it with Z for UTC, or with an offset like +01:00.",
+        )
+    return to_text(found)

@@ -13,6 +13,7 @@ from ontologia import codec
 from ontologia.clock import Clock, to_text
 from ontologia.errors import AlreadyStartedError
 from ontologia.store.database import Database, Tx
+from ontologia.store.events import checks
 from ontologia.store.events.listings import readable
 from ontologia.store.events.log import EventLog
 from ontologia.store.events.retention import Retention
@@ -72,10 +73,10 @@ class Operations:
 
         Costs the dead letters of the namespace from the time asked for.
         """
-        until = _LATEST if which.until is None else to_text(which.until)
+        until = _LATEST if which.until is None else to_text(checks.instant("until", which.until))
         place = which._asdict() | {
             "namespace": namespace,
-            "since": "" if which.since is None else to_text(which.since),
+            "since": "" if which.since is None else to_text(checks.instant("since", which.since)),
             "most": portion,
         }
         del place["until"]

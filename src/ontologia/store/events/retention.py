@@ -12,6 +12,7 @@ from ontologia.delivery.dead_letter import EventDeadLetter
 from ontologia.delivery.lifetimes import instant_before
 from ontologia.errors import InvalidValueError
 from ontologia.store.database import Database, Tx
+from ontologia.store.events import checks
 from ontologia.store.replies import MOST_PRUNED, Replies
 
 log = logging.getLogger(__name__)
@@ -135,11 +136,7 @@ class Retention:
                 before = self._clock.now() - before
             except OverflowError as error:
                 raise InvalidValueError(f"no event is {before} old") from error
-        if not isinstance(before, datetime) or before.tzinfo is None:
-            raise InvalidValueError(
-                f"before takes an aware datetime, or a timedelta of age, got {before!r}"
-            )
-        return to_text(before)
+        return to_text(checks.instant("before", before))
 
     def _types(self, namespace: str) -> list[str]:
         rows = self._database.all(self._sql["event_types"], {"namespace": namespace})

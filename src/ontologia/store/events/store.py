@@ -16,6 +16,7 @@ from ontologia.delivery.retry import describe_error, handler_policy, storable_te
 from ontologia.errors import (
     DefinitionError,
     IntegrityError,
+    InvalidTypeError,
     InvalidValueError,
     LeaseExpiredError,
 )
@@ -339,7 +340,7 @@ class SqlEventStore:
         source: str | None = None,
     ) -> bool:
         if isinstance(number, bool) or not isinstance(number, int):
-            raise InvalidValueError(f"a deferred event has a number, got {number!r}")
+            raise InvalidTypeError(f"a deferred event has a number, got {number!r}")
         if not 0 < number < 2**63:
             return False
         with self._database.write() as tx:
