@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 from datetime import UTC, datetime, timedelta
 
-from ontologia.store.events import checks
-
 
 class ManualClock:
     """Time for tests: `OntologiaConfig(clock=ManualClock(start))`.
@@ -16,7 +14,11 @@ class ManualClock:
 
     def __init__(self, start: datetime | None = None) -> None:
         instant = datetime(2026, 1, 1, tzinfo=UTC) if start is None else start
-        self._now = checks.instant("start of a ManualClock", instant).astimezone(UTC)
+        if not isinstance(instant, datetime) or instant.utcoffset() is None:
+            from ontologia.store.events import checks  # heavy, and pytest loads this module
+
+            checks.instant("start of a ManualClock", instant)
+        self._now = instant.astimezone(UTC)
         self._elapsed = 0.0
         self._lock = threading.Lock()
 
