@@ -206,6 +206,10 @@ def test_an_event_that_kills_its_process_each_time_fails_in_the_end_and_takes_no
     rows = sql("SELECT status, error FROM event_journal WHERE topic = 'tea.ready' ORDER BY id")
     assert [row[0] for row in rows] == ["done", "failed", "done"]
     assert "3 times" in rows[1][1]
+    assert sql("SELECT attempts FROM dead_letters") == [[3]]
+    assert sql("SELECT attempt, outcome FROM attempts ORDER BY attempt") == [
+        [number, "lease expired"] for number in (1, 2, 3)
+    ]
     assert notes.read_text() == "0\n"
 
 
