@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import Any, Literal, assert_type
 
-from pydantic import BaseModel
+from pydantic import BaseModel, field_validator, model_validator
 
 from ontologia import (
     Discard,
@@ -69,6 +69,39 @@ def instances(now: datetime) -> None:
     assert_type(subscription.left, Customer)
     assert_type(subscription.right.price, float)
     assert_type(customer.meta().commit_id, int)
+
+
+class Client(Entity, name="Customer"):
+    id: Field[str]
+    tier: Field[str]
+
+    @field_validator("tier")
+    @classmethod
+    def known(cls, value: str) -> str:
+        return value
+
+    @model_validator(mode="after")
+    def whole(self) -> Client:
+        return self
+
+
+class Bought(Relation[Client, Product], name="Subscription"):
+    seats: Field[int] = Field(instance_key=True)
+
+
+class ClientCame(Event, name="client.came"):
+    client: Field[str]
+
+
+def as_pydantic() -> None:
+    client = Client(id="c1", tier="gold")
+    assert_type(client.model_dump(mode="json", exclude={"id"}), dict[str, Any])
+    assert_type(Client.model_validate({"id": "c1"}), Client)
+    assert_type(Bought.model_validate(Bought(left_key="c", right_key="p", seats=1)), Bought)
+    assert_type(client.model_copy(update={"tier": "silver"}), Client)
+    assert_type(Client.model_json_schema(mode="serialization"), dict[str, Any])
+    assert_type(Bought(left_key="c", right_key="p", seats=1).instance_key, str)
+    assert_type(ClientCame(client="c").model_copy(), ClientCame)
 
 
 def expressions() -> None:

@@ -31,15 +31,15 @@ class DomainModel(Entity, abstract=True):
 
     id: Field[str] = Field(primary_key=True)
 
-    def __init_subclass__(cls, *, abstract: bool = False) -> None:
-        super().__init_subclass__(abstract=abstract)
+    def __init_subclass__(cls, *, abstract: bool = False, name: str | None = None) -> None:
+        super().__init_subclass__(abstract=abstract, name=name)
         named = [base for base in cls.__mro__ if base not in DomainModel.__mro__]
         annotated = [own_annotations(base).items() for base in named]
         fields = {name for each in annotated for name, annotation in each if is_field(annotation)}
-        for name in fields & set(_TAKEN):
+        for taken in fields & set(_TAKEN):
             raise DefinitionError(
-                f"{cls.__name__}.{name}: the name is taken by every model",
-                hint=f"Call the field something else, for example {name}_.",
+                f"{cls.__name__}.{taken}: the name is taken by every model",
+                hint=f"Call the field something else, for example {taken}_.",
             )
         cls.__open__ = not fields - {"id"}
 
@@ -54,6 +54,10 @@ class DomainModel(Entity, abstract=True):
     def _named(cls, key: str) -> None:
         if cls.__dict__.get("__model_key__") not in (None, key):
             raise DefinitionError(f"{cls.__name__} is the model {cls.__model_key__!r} already")
+        if cls.__shape__.name not in (cls.__name__, key):
+            raise DefinitionError(
+                f"{cls.__name__} has name={cls.__shape__.name!r} and is the model {key!r}; give one"
+            )
         cls.__shape__.rename(key)
         cls.__model_key__ = key
 

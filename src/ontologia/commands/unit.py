@@ -167,12 +167,12 @@ class CommandUnit:
         [fields] = self.fields(shape, [id])
         if fields is None:
             raise RecordNotFound(shape.name, [id])
-        for name, value in values.items():
+        for name in values:
             if not shape.has(name):
                 raise InvalidValueError(
                     f"{shape.name}: {name!r} is not a field (it has {', '.join(shape.fields)})"
                 )
-            fields[name] = shape.validate_one(name, value)
+        fields |= shape.assigned(fields, values)
         self._put(shape, id, self._changed(shape, id, shape.dump(fields)))
         return fields
 

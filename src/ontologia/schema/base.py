@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import copy
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, dataclass_transform
+
+from pydantic import TypeAdapter
 
 from ontologia.errors import DefinitionError, InvalidValueError, MetadataUnavailableError
 from ontologia.schema.annotations import is_class_variable, is_field, own_annotations
@@ -43,22 +46,32 @@ class SchemaMeta(type):
 
     def __new__(
         mcls,
-        name: str,
+        class_name: str,
         bases: tuple[type, ...],
         namespace: dict[str, Any],
+        /,
         *,
         abstract: bool = False,
+        name: str | None = None,
         **options: Any,
     ) -> SchemaMeta:
-        cls = super().__new__(mcls, name, bases, namespace, **options)
+        cls = super().__new__(mcls, class_name, bases, namespace, **options)
         if namespace.get("__root__"):
             return cls
         inherited = _inherited(cls)
         fields = inherited | _declared(cls, namespace, inherited)
         # The names around the class statement, for annotations that are text.
-        cls.__shape__ = Shape(cls, fields, abstract, sys._getframe(1).f_locals)
+        cls.__shape__ = cls._shape(fields, abstract, sys._getframe(1).f_locals, name)
         cls._defined()
         return cls
+
+    def _shape(
+        cls, fields: dict[str, Field[Any]], abstract: bool, names: dict[str, Any], name: str | None
+    ) -> Shape:
+        """The shape of a new class; `name` is what the class statement says it is stored under."""
+        if name is not None and not isinstance(name, str):
+            raise DefinitionError(f"{cls.__name__}: name= is text, got {name!r:.300}")
+        return Shape(cls, fields, abstract, names, name)
 
     def _defined(cls) -> None:
         """Called when a class and its shape are complete, for what a kind adds to its classes."""
@@ -127,6 +140,11 @@ def _declared(
         field.name = name
         setattr(cls, name, field)
         fields[name] = field
+    if "model_config" in namespace and "model_config" not in fields:
+        raise DefinitionError(
+            f"{cls.__name__}.model_config has no effect here, so it is refused",
+            hint="Say it in the type of a field: Field[Annotated[str, StringConstraints(...)]].",
+        )
     for name, value in namespace.items():
         if name not in annotations and (isinstance(value, Field) or name in inherited):
             raise DefinitionError(
@@ -137,6 +155,31 @@ def _declared(
 
 def _written(annotation: Any) -> str:
     return annotation.__name__ if isinstance(annotation, type) else str(annotation)
+
+
+Names: TypeAlias = set[str] | Mapping[str, Any]
+"""Names of fields, or a mapping that says what of each, as pydantic takes it."""
+
+
+class _DataclassFields:
+    """The fields as `dataclasses` has them, made when somebody asks.
+
+    To a type checker the classes are dataclasses; so are they to `dataclasses.asdict`, and to
+    FastAPI, which takes a dataclass from the body of a request, and anything else from its query.
+    """
+
+    def __get__(self, _instance: object, owner: Any) -> Any:
+        shape = owner.__dict__.get("__shape__")
+        if shape is None:
+            raise AttributeError("__dataclass_fields__")
+        return shape.model.__dataclass_fields__
+
+
+def _shape_of(cls: Any) -> Shape:
+    shape: Shape | None = cls.__dict__.get("__shape__")
+    if shape is None:
+        raise DefinitionError(f"{cls.__name__} is a base of classes and has no fields")
+    return shape
 
 
 class SchemaObject(metaclass=SchemaMeta):
@@ -151,7 +194,7 @@ class SchemaObject(metaclass=SchemaMeta):
     """`__open__ = True` in a class: objects may have any JSON fields beside those declared."""
     __shape__: ClassVar[Shape]
 
-    def __init_subclass__(cls, *, abstract: bool = False) -> None:
+    def __init_subclass__(cls, *, abstract: bool = False, name: str | None = None) -> None:
         super().__init_subclass__()
 
     def __init__(self, /, *positional: Any, **values: Any) -> None:
@@ -165,16 +208,14 @@ class SchemaObject(metaclass=SchemaMeta):
         def __setattr__(self, name: str, value: Any) -> None:
             if isinstance(getattr(type(self), name, None), property):
                 object.__setattr__(self, name, value)
-                return
-            shape = type(self).__shape__
-            checked = shape.validate_one(name, value)
-            if name in shape.keys and checked != self.__dict__.get(name) and self._version:
-                raise InvalidValueError(
-                    f"{shape.name}.{name} is the key of a stored object and cannot change from "
-                    f"{self.__dict__.get(name)!r} to {checked!r}",
-                    hint="Construct another object with the new key, and delete this one.",
-                )
-            self.__dict__[name] = checked
+            else:
+                self._assign({name: value})
+
+        __dataclass_fields__ = _DataclassFields()
+
+        @classmethod
+        def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+            return _shape_of(cls).core_schema(handler)
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
@@ -207,6 +248,61 @@ class SchemaObject(metaclass=SchemaMeta):
     def _version(self) -> tuple[Any, ...] | None:
         """Where the object was read from or written to; None if it was only constructed."""
         return getattr(self, "_origin", None)
+
+    def model_dump(
+        self,
+        *,
+        mode: Literal["python", "json"] = "python",
+        include: Names | None = None,
+        exclude: Names | None = None,
+        exclude_none: bool = False,
+    ) -> dict[str, Any]:
+        """The fields as a dict, as pydantic dumps them: models inside are dicts as well.
+
+        A relation's have `left_key` and `right_key` among them. What the store knows of the object
+        is not part of it. `mode="json"` gives what JSON has: text for a datetime, a list for a set.
+        """
+        return type(self).__shape__.model_dump(
+            self, mode=mode, include=include, exclude=exclude, exclude_none=exclude_none
+        )
+
+    @classmethod
+    def model_validate(cls, data: Mapping[str, Any] | Self) -> Self:
+        """The object with these fields, validated as by the constructor; an instance as it is."""
+        if isinstance(data, cls):
+            return data
+        if not isinstance(data, Mapping):
+            raise TypeError(
+                f"{cls.__name__} is made from a mapping of its fields, got {data!r:.200}"
+            )
+        return cls(**data)
+
+    @classmethod
+    def model_json_schema(
+        cls, *, mode: Literal["validation", "serialization"] = "validation"
+    ) -> dict[str, Any]:
+        """The JSON schema of what `model_validate` takes, or of what `model_dump` gives."""
+        return TypeAdapter(cls).json_schema(mode=mode)
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy, of the same version, with some fields assigned together: all are validated."""
+        made = copy.deepcopy(self) if deep else copy.copy(self)
+        if update:
+            made._assign(update)
+        return made
+
+    def _assign(self, updates: Mapping[str, Any]) -> None:
+        """Assign fields: all of them, or none if one does not fit."""
+        shape, values = type(self).__shape__, vars(self)
+        checked = shape.assigned(values, updates)
+        for name in shape.keys & checked.keys():
+            if self._version and checked[name] != values.get(name):
+                raise InvalidValueError(
+                    f"{shape.name}.{name} is the key of a stored object and cannot change from "
+                    f"{values.get(name)!r} to {checked[name]!r}",
+                    hint="Construct another object with the new key, and delete this one.",
+                )
+        values.update(checked)
 
     def _lacks(self, name: str) -> str:
         """Why there is no value of a field that the class has."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import weakref
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
@@ -12,6 +12,7 @@ from ontologia import codec
 from ontologia.errors import DefinitionError, InvalidTypeError, InvalidValueError, shown
 from ontologia.schema.base import SchemaObject, computed
 from ontologia.schema.field import Field
+from ontologia.schema.shape import Shape
 
 METADATA = ("id", "created_at", "priority", "root_event_id", "chain_depth")
 """What the store knows of an event beside its fields; columns of their own."""
@@ -40,8 +41,8 @@ class Event(SchemaObject):
     """Base of the events a program announces and reacts to.
 
     Fields are declared as those of an entity are. The type under which an event is stored comes
-    from the name of the class (`OrderPlaced` is `order.placed`); `__event_type__ = "..."` in the
-    class body says otherwise. Higher priorities are handled first: `priority: int = 200` in the
+    from the name of the class (`OrderPlaced` is `order.placed`); `class OrderPlaced(Event,
+    name="...")` says otherwise, and so does `__event_type__ = "..."` in the class body. Higher priorities are handled first: `priority: int = 200` in the
     class, or `priority=` of the constructor, beats the default of 100.
     """
 
@@ -79,6 +80,16 @@ class Event(SchemaObject):
                 super().__setattr__(name, value)
 
     @classmethod
+    def _shape(
+        cls, fields: dict[str, Field[Any]], abstract: bool, names: dict[str, Any], name: str | None
+    ) -> Shape:
+        if name is not None:
+            if cls.__dict__.get("__event_type__", name) != name:
+                raise DefinitionError(f"{cls.__name__}: name= and __event_type__ differ; give one")
+            cls.__event_type__ = name
+        return Shape(cls, fields, abstract, names)
+
+    @classmethod
     def _defined(cls) -> None:
         cls.__event_fields__ = tuple(cls.__shape__.fields)
         cls._field_definitions = cls.__shape__.fields
@@ -86,15 +97,6 @@ class Event(SchemaObject):
         cls.__event_type__ = _checked_type(cls, cls.__dict__.get("__event_type__"))
         others = [known for known in _classes.get(cls.__event_type__, []) if known() is not None]
         _classes[cls.__event_type__] = [*others, weakref.ref(cls)]
-
-    def model_dump(self) -> dict[str, Any]:
-        """The event's own fields, without what the store knows of it."""
-        return {name: self.__dict__[name] for name in type(self).__event_fields__}
-
-    @classmethod
-    def model_validate(cls, data: dict[str, Any]) -> Self:
-        """The event with these fields, validated; metadata has its defaults."""
-        return cls(**data)
 
     @staticmethod
     def _derive_event_type(class_name: str) -> str:

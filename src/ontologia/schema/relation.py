@@ -50,6 +50,11 @@ class Relation(SchemaObject, Generic[L, R]):
         """The entity at the right end, in the state the relation was read in."""
         return typing.cast(R, self._end("right"))
 
+    @property
+    def instance_key(self) -> str:
+        """The text of the field marked `instance_key=True`, as stored; '' if the class has none."""
+        return instance_key_of(self)
+
     def meta(self) -> Meta:
         """Where this object was read from; MetadataUnavailableError if it was not."""
         commit_id, deleted = self._read_from()[:2]

@@ -6,14 +6,30 @@ class costs little and its annotations may name classes that are defined later.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal, TypeAlias
+import inspect
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping
+from datetime import date, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Annotated, Any, Literal, TypeAlias, get_args
+from uuid import UUID
 
 from annotated_types import Ge, Le
-from pydantic import ConfigDict, ValidationError
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    PlainValidator,
+    TypeAdapter,
+    ValidationError,
+    WrapValidator,
+)
 from pydantic.dataclasses import dataclass as validated
+from pydantic_core import SchemaSerializer, core_schema
 
 from ontologia import codec
 from ontologia.errors import (
@@ -27,20 +43,25 @@ from ontologia.schema.annotations import resolve_fields
 from ontologia.schema.expression import Column, Expr, Path, Side
 from ontologia.schema.field import MISSING, Field
 from ontologia.schema.fieldtype import ANY, FieldType, field_type, name_of
+from ontologia.schema.validators import validators_of
 
 TypeKind: TypeAlias = Literal["entity", "relation", "event"]
 ENDS: tuple[Literal["left", "right"], ...] = ("left", "right")
+_PYDANTIC = {"model_copy", "model_dump", "model_json_schema", "model_validate"}
 _RESERVED = {
-    "entity": {"meta"},
-    "relation": {"meta", "left", "right", "left_key", "right_key", "instance_key"},
+    "entity": {"meta", *_PYDANTIC},
+    "relation": {"meta", "left", "right", "left_key", "right_key", "instance_key", *_PYDANTIC},
     "event": {
         *("id", "created_at", "priority", "root_event_id", "chain_depth"),
-        *("model_dump", "model_validate"),
+        *_PYDANTIC,
     },
 }
 _INT64 = (Ge(-(2**63)), Le(2**63 - 1))
 _KEY = field_type(str)
 _LONGEST_NAME = 200
+_MISSING = ("missing", "missing_argument", "missing_keyword_only_argument")
+_IMMUTABLE = (str, int, float, bool, bytes, type(None), Decimal, date, time, timedelta, UUID)
+_JSON_FIELDS = SchemaSerializer(core_schema.dict_schema(core_schema.str_schema()))
 _STORED: dict[str, tuple[type, ...]] = {
     "text": (str,),
     "decimal": (str,),
@@ -54,11 +75,17 @@ class Shape:
     """Everything the rest of the system asks of a class."""
 
     def __init__(
-        self, cls: Any, fields: dict[str, Field[Any]], abstract: bool, names: dict[str, Any]
+        self,
+        cls: Any,
+        fields: dict[str, Field[Any]],
+        abstract: bool,
+        names: dict[str, Any],
+        name: str | None = None,
     ) -> None:
         self.cls = cls
         self.kind: TypeKind = cls.__kind__
-        self.name: str = cls.__name__
+        self.name: str = cls.__name__ if name is None else name
+        """The name under which objects are stored: `name=` of the class statement, or the class's."""
         self.fields = fields
         self.abstract = abstract
         self.open: bool = cls.__open__
@@ -73,6 +100,8 @@ class Shape:
         self._check_definition()
         self.keys = frozenset((*self.columns, self.key, self.instance_key)) - {None}
         """The names of the fields that say which object it is."""
+        self._validators = validators_of(cls, (*self.columns, *fields))
+        self._assigning = threading.local()
         self._names: dict[str, Any] = {}
         try:
             self.annotations = resolve_fields(cls, names)
@@ -158,7 +187,7 @@ class Shape:
     def annotations(self) -> dict[str, Any]:
         """The `X` of each `Field[X]`, by name."""
         try:
-            return resolve_fields(self.cls, self._names | {self.name: self.cls})
+            return resolve_fields(self.cls, self._names | {self.cls.__name__: self.cls})
         except NameError as error:
             raise DefinitionError(
                 f"{self.name}: an annotation names {error.name!r}, which is not defined"
@@ -168,6 +197,12 @@ class Shape:
     def types(self) -> dict[str, FieldType]:
         """The storage type of each field."""
         types = {name: field_type(self.annotations[name]) for name in self.fields}
+        for name, annotation in self.annotations.items():
+            for embedded in _objects_in(annotation):
+                raise DefinitionError(
+                    f"{self.name}.{name} would hold a copy of a {embedded.__name__}",
+                    hint="Keep its key, or connect the two by a Relation.",
+                )
         for name, field in self.fields.items():
             if field.index and types[name].kind == "json":
                 raise DefinitionError(
@@ -208,22 +243,52 @@ class Shape:
     # -- values in ------------------------------------------------------------------------------
 
     @functools.cached_property
-    def _validator(self) -> tuple[type, Any]:
-        """A dataclass of the same fields, and pydantic's validator of it."""
-        made = dataclasses.make_dataclass(
-            self.name,
-            [(name, self._checked(name), _default(field)) for name, field in self.fields.items()],
-            kw_only=True,
-        )
-        config = ConfigDict(extra="forbid", allow_inf_nan=False, validate_default=True)
+    def model(self) -> Any:
+        """A pydantic dataclass of the same fields, with the @field_validators of the class."""
         try:
-            model: Any = validated(made, config=config)
+            made: Any = validated(
+                dataclasses.make_dataclass(
+                    self.cls.__name__,
+                    [
+                        *((name, self._end_type(name)) for name in self.columns),
+                        *((n, self._checked(n), _default(f)) for n, f in self.fields.items()),
+                    ],
+                    kw_only=True,
+                    namespace={
+                        **self._validators.fields,
+                        "__module__": self.cls.__module__,
+                        "__qualname__": self.cls.__qualname__,
+                    },
+                ),
+                config=ConfigDict(
+                    extra="allow" if self.open else "forbid",
+                    allow_inf_nan=False,
+                    validate_default=True,
+                    json_schema_extra=self._described,
+                ),
+            )
+        except DefinitionError:
+            raise
         except Exception as error:  # pydantic has many ways to say that it does not know a type
             raise DefinitionError(
                 f"{self.name} has a field that cannot be validated: {error}"
             ) from error
-        self._check_defaults(model)
-        return model, model.__pydantic_validator__
+        self._check_defaults(made)
+        return made
+
+    @functools.cached_property
+    def _validator(self) -> Any:
+        """pydantic's validator of a new instance: what it makes has the fields in its __dict__."""
+        if self._validators.model:
+            return TypeAdapter(self._annotated).validator
+        return self.model.__pydantic_validator__
+
+    @functools.cached_property
+    def _annotated(self) -> Any:
+        """The class for pydantic: made from the model, then seen by the @model_validators."""
+        made = AfterValidator(lambda model: self._restored(self._complete(model.__dict__)))
+        whole = WrapValidator(self._whole)
+        return Annotated[(self.model, made, *self._validators.model, whole)]
 
     def _checked(self, name: str) -> Any:
         annotation = self.annotations[name]
@@ -231,11 +296,18 @@ class Shape:
             return Annotated[(annotation, *_INT64)]
         return annotation
 
+    def _end_type(self, name: str) -> Any:
+        return Annotated[
+            str, BeforeValidator(functools.partial(self.end_key, name.removesuffix("_key")))
+        ]
+
     def _check_defaults(self, model: Any) -> None:
+        own = self._validators.names
         for name, field in self.fields.items():
-            if field.default is not MISSING:
+            # The program's own validators may look at other fields: they run when there are any.
+            if field.default is not MISSING and name not in own and "*" not in own:
                 try:
-                    _assign(model, name, field.default)
+                    _assign(model, name, field.default, {})
                 except ValidationError as error:
                     raise DefinitionError(
                         f"{self.name}.{name}: the default {field.default!r} does not fit: "
@@ -244,29 +316,33 @@ class Shape:
 
     def validate(self, values: dict[str, Any]) -> dict[str, Any]:
         """The fields of a new instance, converted and complete; InvalidValueError otherwise."""
-        if self.abstract:
-            raise DefinitionError(f"{self.name} is abstract and has no instances")
-        ends: dict[str, str] = {}
-        if self.kind == "relation":
-            values, ends = self._take_ends(values)
-        undeclared = self._take_undeclared(values) if self.open else {}
-        if undeclared:
-            values = {name: value for name, value in values.items() if name not in undeclared}
         try:
-            checked: dict[str, Any] = self._validator[1].validate_python(values).__dict__
+            return self.checked(values)
         except ValidationError as error:
-            raise InvalidValueError(self.explain(error)) from error
-        key = self.key or self.instance_key
-        if key is not None:
-            self.key_text(checked[key])
-        return checked | undeclared | ends if self.open or ends else checked
+            raise self.invalid(error) from error
 
     def checked(self, values: dict[str, Any]) -> dict[str, Any]:
-        """The fields of a new event, converted and complete; pydantic's ValidationError otherwise."""
+        """The same, with pydantic's ValidationError where pydantic finds that a value does not fit."""
         if self.abstract:
             raise DefinitionError(f"{self.name} is abstract and has no instances")
-        fields: dict[str, Any] = self._validator[1].validate_python(values).__dict__
-        return fields
+        fields: dict[str, Any] = self._validator.validate_python(values).__dict__
+        return fields if self._validators.model else self._complete(fields)
+
+    def _complete(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Check what pydantic does not: the key, and the fields that an open class lets in."""
+        if self.open:
+            for name, value in values.items():
+                if not self._declares(name):
+                    self._undeclared(name, value)
+        key = self.key or self.instance_key
+        if key is not None:
+            self.key_text(values[key])
+        return values
+
+    def _restored(self, values: dict[str, Any]) -> Any:
+        made = self.cls.__new__(self.cls)
+        object.__setattr__(made, "__dict__", values)
+        return made
 
     def restored(self, stored: dict[str, Any]) -> dict[str, Any]:
         """The fields of an event that was stored; what the class does not know is left out."""
@@ -281,14 +357,6 @@ class Shape:
                     raise InvalidValueError(f"{self.name}.{name}: {error}") from error
         return self.checked(stored)
 
-    def _take_undeclared(self, values: dict[str, Any]) -> dict[str, Any]:
-        """The fields that an open class lets in unseen, each found to be JSON."""
-        return {
-            name: self._undeclared(name, value)
-            for name, value in values.items()
-            if name not in self.fields
-        }
-
     def _undeclared(self, name: str, value: Any) -> Any:
         if not isinstance(name, str) or not name:
             raise InvalidValueError(f"{self.name}: a field's name is text, got {name!r}")
@@ -300,20 +368,6 @@ class Shape:
         codec.check(name, f"{self.name}: a field's name")
         codec.check(value, f"{self.name}.{name}")
         return value
-
-    def _take_ends(self, values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-        rest, ends = dict(values), dict[str, str]()
-        for side in ENDS:
-            name = f"{side}_key"
-            if name not in rest:
-                hint = (
-                    f"Give the entity's key as {name}=..., not the entity."
-                    if side in rest
-                    else None
-                )
-                raise InvalidValueError(f"{self.name}: {name} is missing", hint=hint)
-            ends[name] = self.end_key(side, rest.pop(name))
-        return rest, ends
 
     def end_key(self, side: str, value: Any) -> str:
         """The text of an endpoint's key, from the text or from the typed key itself."""
@@ -342,34 +396,164 @@ class Shape:
                 f"{self.name}.{side}_key: {text!r} is no key of {end.name}"
             ) from error
 
-    def validate_one(self, name: str, value: Any) -> Any:
-        """One field's new value, converted; InvalidValueError if it does not fit."""
-        if self.kind == "relation" and name in ("left_key", "right_key"):
-            return self.end_key(name.removesuffix("_key"), value)
-        if name not in self.fields:
+    def validate_one(self, name: str, value: Any, values: Mapping[str, Any] | None = None) -> Any:
+        """One field's new value, converted; InvalidValueError if it does not fit.
+
+        `values` are the object's fields, for validators that look at others.
+        """
+        if name not in self.fields and name not in self.columns:
             if self.open:
                 return self._undeclared(name, value)
             known = ", ".join(self.fields)
             raise AttributeError(f"{self.name} has no field {name!r}; it has {known}")
         try:
-            checked = _assign(self._validator[0], name, value)
+            checked = _assign(self.model, name, value, values if self._validators.fields else None)
         except ValidationError as error:
-            raise InvalidValueError(self.explain(error)) from error
+            raise self.invalid(error) from error
         if name == self.key or name == self.instance_key:
             self.key_text(checked)
         return checked
+
+    # -- validators of the whole object ---------------------------------------------------------
+
+    def assigned(self, values: Mapping[str, Any], updates: Mapping[str, Any]) -> dict[str, Any]:
+        """New values for fields of an object that has `values`, converted.
+
+        The @model_validators of the class run once, on a copy with all the new values; what they
+        change is in the answer, too. They do not run for what they assign themselves.
+        InvalidValueError if a value does not fit.
+        """
+        if not self._validators.model or getattr(self._assigning, "now", None) is not None:
+            checked: dict[str, Any] = {}
+            for name, value in updates.items():
+                others = {**values, **checked} if self._validators.fields else None
+                checked[name] = self.validate_one(name, value, others)
+            return checked
+        names = (*self.columns, *self.fields)
+        given = {name: values[name] for name in names if name in values}
+        with self._busy((values, updates)):
+            try:
+                found = self._assigner.validate_python(
+                    given | self.undeclared(values) | {**updates}
+                )
+            except ValidationError as error:
+                raise self.invalid(error) from error
+        return {
+            name: value
+            for name, value in found.__dict__.items()
+            if name in updates or name not in values or value is not values[name]
+        }
+
+    @functools.cached_property
+    def _assigner(self) -> Any:
+        """As `_annotated`, for an object that is there: only what changes is validated again."""
+        whole = WrapValidator(self._whole)
+        chain = (PlainValidator(self._assigned), *self._validators.model, whole)
+        return TypeAdapter(Annotated[(Any, *chain)]).validator
+
+    def _assigned(self, given: Any) -> Any:
+        values, updates = self._assigning.now
+        new = dict(values)
+        for name, value in dict(given).items():
+            if name in updates or name not in values or value is not values[name]:
+                new[name] = self.validate_one(name, value, new)
+        return self._restored(new)
+
+    def _whole(self, value: Any, validate: Callable[[Any], Any]) -> Any:
+        """Around all validators of an object; one that is there already passes as it is."""
+        if isinstance(value, self.cls):
+            return value
+        with self._busy(getattr(self._assigning, "now", None) or ()):
+            made = validate(value)
+        if not isinstance(made, self.cls):
+            raise TypeError(
+                f"{self.name}: a @model_validator returned {shown(made)}; it returns the object"
+            )
+        return made
+
+    @contextlib.contextmanager
+    def _busy(self, what: Any) -> Generator[None]:
+        before = getattr(self._assigning, "now", None)
+        self._assigning.now = what
+        try:
+            yield
+        finally:
+            self._assigning.now = before
+
+    # -- as pydantic sees the class -----------------------------------------------------------------
+
+    def core_schema(self, handler: Any) -> Any:
+        """pydantic's schema of the class: takes an instance as it is, or a mapping of its fields."""
+        if self.abstract:
+            raise DefinitionError(f"{self.name} is abstract and has no instances")
+        schema = handler.generate_schema(self._annotated)
+        schema["serialization"] = core_schema.wrap_serializer_function_ser_schema(
+            self._serialized, info_arg=True, schema=handler.generate_schema(self.model)
+        )
+        return schema
+
+    def _serialized(self, obj: Any, serialize: Callable[[Any], Any], info: Any) -> Any:
+        if not isinstance(obj, self.cls):
+            return serialize(obj)
+        return serialize(self._as_model(obj)) | self._dump_undeclared(
+            obj, include=info.include, exclude=info.exclude, exclude_none=info.exclude_none
+        )
+
+    def model_dump(self, obj: Any, **options: Any) -> dict[str, Any]:
+        """An instance's fields as pydantic dumps them; `options` are its own."""
+        found: dict[str, Any] = self.model.__pydantic_serializer__.to_python(
+            self._as_model(obj), **options
+        )
+        options.pop("mode", None)  # what is not declared is JSON
+        return found | self._dump_undeclared(obj, **options)
+
+    def _dump_undeclared(
+        self, obj: Any, *, include: Any, exclude: Any, exclude_none: bool
+    ) -> dict[str, Any]:
+        undeclared = self.undeclared(obj.__dict__)
+        if not undeclared:
+            return undeclared
+        if exclude_none:
+            undeclared = {name: value for name, value in undeclared.items() if value is not None}
+        found: dict[str, Any] = _JSON_FIELDS.to_python(undeclared, include=include, exclude=exclude)
+        return found
+
+    def _as_model(self, obj: Any) -> Any:
+        model = object.__new__(self.model)
+        model.__dict__ = {name: getattr(obj, name) for name in (*self.columns, *self.fields)}
+        return model
+
+    def _described(self, schema: dict[str, Any]) -> None:
+        """The docstring of the class in its JSON schema."""
+        if self.cls.__dict__.get("__doc__"):
+            schema["description"] = inspect.cleandoc(self.cls.__doc__)
+
+    def invalid(self, error: ValidationError) -> InvalidValueError:
+        """What pydantic found, as our own error."""
+        problems = error.errors(include_url=False)
+        first = problems[0].get("ctx", {}).get("error")
+        if len(problems) == 1 and isinstance(first, InvalidValueError):
+            return first
+        hint = None
+        missing = {problem["loc"][-1] for problem in problems if problem["type"] in _MISSING}
+        for side in ENDS:
+            given = [p for p in problems if p["loc"] == (side,)]
+            if given and f"{side}_key" in missing:
+                hint = f"Give the entity's key as {side}_key=..., not the entity."
+        return InvalidValueError(self.explain(error), hint=hint)
 
     def explain(self, error: ValidationError) -> str:
         """What pydantic found, in one line."""
         problems: list[str] = []
         for problem in error.errors(include_url=False):
             place = ".".join(map(str, problem["loc"]))
-            if problem["type"] in ("missing", "missing_argument", "missing_keyword_only_argument"):
+            if problem["type"] in _MISSING:
                 problems.append(f"{place} is missing")
             elif problem["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
                 problems.append(f"{place} is not a field (it has {', '.join(self.fields)})")
             else:
-                problems.append(f"{place}: {problem['msg']}, got {shown(problem['input'])}")
+                told = f"{place}: {problem['msg']}" if place else problem["msg"]
+                problems.append(f"{told}, got {shown(problem['input'])}")
         return f"{self.name}: " + "; ".join(problems)
 
     # -- values out and back ----------------------------------------------------------------------
@@ -540,7 +724,7 @@ class Shape:
         for name in self.stored:
             field = self.fields[name]
             if name not in adapted and not field.required:
-                adapted[name] = self.validate_one(name, field.new_default())
+                adapted[name] = self.validate_one(name, field.new_default(), adapted)
         return adapted
 
     def revive(self, key: tuple[str, ...], fields: dict[str, Any]) -> dict[str, Any]:
@@ -598,9 +782,10 @@ class Shape:
         return Expr(Path(owner, name, found.kind, side, column), found)
 
 
-def _assign(model: Any, name: str, value: Any) -> Any:
+def _assign(model: Any, name: str, value: Any, values: Mapping[str, Any] | None) -> Any:
     scratch = object.__new__(model)
-    scratch.__dict__.update(dict.fromkeys(model.__dataclass_fields__))
+    names = model.__dataclass_fields__
+    scratch.__dict__.update({n: values.get(n) for n in names} if values else dict.fromkeys(names))
     model.__pydantic_validator__.validate_assignment(scratch, name, value)
     return scratch.__dict__[name]
 
@@ -608,4 +793,14 @@ def _assign(model: Any, name: str, value: Any) -> Any:
 def _default(field: Field[Any]) -> Any:
     if field.required:
         return dataclasses.field()
+    if type(field.default) in _IMMUTABLE or isinstance(field.default, Enum):
+        return dataclasses.field(default=field.default)  # this one a JSON schema can show
     return dataclasses.field(default_factory=field.new_default)
+
+
+def _objects_in(annotation: Any) -> Iterator[type]:
+    """The entities, relations and events in an annotation."""
+    if isinstance(annotation, type) and isinstance(getattr(annotation, "__shape__", None), Shape):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _objects_in(part)
