@@ -19,6 +19,7 @@ OntologiaError
 ├── StateConflictError           an object was changed by another commit after it was read
 ├── ObjectExistsError            an object was to be created, and exists (also RecordExists)
 ├── UncommittedChangesError      a handler returned without committing what it queued
+├── UniqueViolationError         two objects would have one value of a unique field
 ├── LockLostError                the lease of a long write ran out under it
 ├── LeaseExpiredError            a handler was too slow; another session may have its event
 ├── EventLoopLimitError          a chain of events became too long
@@ -288,6 +289,19 @@ class UncommittedChangesError(OntologiaError, RuntimeError):
             f"{handler_id} returned without committing what it queued: {some}{more}; nothing of "
             f"it was written",
             hint="End the handler with ctx.commit(), or drop the changes with ctx.discard().",
+        )
+
+
+class UniqueViolationError(OntologiaError, ValueError):
+    """Two objects of a type would have the same value of a field that is `unique=True`."""
+
+    def __init__(self, type_name: str, field: str, value: object, key: str, holder: str) -> None:
+        self.type_name, self.field, self.value = type_name, field, value
+        self.key, self.holder = key, holder
+        super().__init__(
+            f"{type_name}.{field} is unique, and {shown(value)} of {type_name} {key!r} is the value "
+            f"of {type_name} {holder!r}; nothing was written",
+            hint="Give it another value, or change the other object in the same commit.",
         )
 
 

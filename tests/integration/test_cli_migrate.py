@@ -255,3 +255,53 @@ def test_the_past_of_a_migrated_type_can_be_asked_for_with_its_upgraders(
     assert b"import its module (--upgraders on the command line)" in without.stderr
     assert with_them.returncode == 0, with_them.stderr
     assert with_them.stdout.decode().splitlines() == ["sku\tcents", "ink\t300", "pen\t150"]
+
+
+UNIQUE = SAME.replace("Field[float]", "Field[float] = Field(unique=True)")
+
+
+def test_values_that_are_not_unique_yet_are_shown_before_there_is_a_token(shop, module):
+    models = module(UNIQUE)
+    with Session(shop) as session:
+        session.ensure(Product(sku="nib", price=1.5))
+
+    done = invoke("migrate", "--models", models, "--datastore-uri", shop)
+    shown = json.loads(
+        invoke("migrate", "--models", models, "--datastore-uri", shop, "--json").stdout
+    )
+    refused = invoke(
+        *("migrate", "--models", models, "--apply", "--token", shown["token"]),
+        *("--datastore-uri", shop),
+    )
+
+    assert done.exit_code == 3
+    assert done.stdout.splitlines() == [
+        "entity Product, version 1 → 2",
+        "  ~ price: float → float, unique",
+        "  0 objects to write anew",
+        "  not unique: price: 1 value of more than one object, for example 1.5 of nib, pen",
+        "Change these values first; then this command gives the token that applies it.",
+    ]
+    assert shown["types"][0]["duplicates"] == [
+        {"field": "price", "values": 1, "examples": [[1.5, ["nib", "pen"]]]}
+    ]
+    assert refused.exit_code == 6
+    assert "Product.price is unique" in refused.stderr
+    assert types_of(shop) == {"Product": 1}
+
+
+def test_values_that_are_unique_become_so_and_the_history_says_it(shop, module):
+    models = module(UNIQUE)
+    token = json.loads(
+        invoke("migrate", "--models", models, "--datastore-uri", shop, "--json").stdout
+    )["token"]
+
+    done = invoke(
+        *("migrate", "--models", models, "--apply", "--token", token, "--datastore-uri", shop)
+    )
+
+    assert done.exit_code == 0
+    history = invoke("schema", "history", "Product", "--datastore-uri", shop, "--json").stdout
+    assert json.loads(history.splitlines()[-1])["changes"] == [
+        {"name": "price", "before": "float", "after": "float, unique"}
+    ]

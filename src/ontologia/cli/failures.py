@@ -27,6 +27,7 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (errors.StateConflictError, 6),
     (errors.ObjectExistsError, 6),
     (errors.ImportConflictError, 6),
+    (errors.UniqueViolationError, 6),
     (errors.ConsumerBusyError, 6),
     (errors.AlreadyStartedError, 6),
     (errors.LockContentionError, 6),

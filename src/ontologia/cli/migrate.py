@@ -105,8 +105,13 @@ def _show_preview(call: Call, session: Session, preview: MigrationPreview, again
         say(f"  {counted(objects, 'object')} to write anew")
         for version in preview.missing_upgraders.get(name, ()):
             say(f'  missing: @upgrader("{diff.name}", from_version={version})')
+        for each in preview.duplicates.get(name, ()):
+            say(f"  not unique: {each}")
     if preview.missing_upgraders:
         say("Write what is missing first; then this command gives the token that applies it.")
+        return
+    if preview.duplicates:
+        say("Change these values first; then this command gives the token that applies it.")
         return
     say(f"token: {preview.token}")
     say(f"To apply it: {again} --apply --token {preview.token}")
@@ -120,6 +125,7 @@ def _as_json(session: Session, preview: MigrationPreview, diff: Any) -> dict[str
         **serialize_diff(diff),
         "objects": preview.objects[name],
         "missing_upgraders": preview.missing_upgraders.get(name, []),
+        "duplicates": [each._asdict() for each in preview.duplicates.get(name, [])],
         "changes": [change._asdict() for change in _changes(session, diff)],
     }
 

@@ -23,6 +23,7 @@ from ontologia.errors import (
     QueryError,
     StandbyError,
     StateConflictError,
+    UniqueViolationError,
 )
 
 _LONGEST = 2_000  # characters of a sentence or a hint
@@ -34,7 +35,9 @@ def status_of(error: Exception) -> int:
     # What the database did not do, or does not have, means the same in a hook as elsewhere.
     if isinstance(error, LockContentionError | ConnectionLostError | StandbyError):
         return 503
-    if isinstance(error, StateConflictError | ObjectExistsError | HeadMismatchError):
+    if isinstance(
+        error, StateConflictError | ObjectExistsError | HeadMismatchError | UniqueViolationError
+    ):
         return 409
     if isinstance(error, PermissionError) and error.errno is not None:
         return 500  # a file that this process may not read, not a client's rights

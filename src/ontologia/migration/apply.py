@@ -8,9 +8,15 @@ it. Whatever goes wrong before its end leaves the store as it was.
 from __future__ import annotations
 
 import base64
+import contextlib
 from typing import Any
 
-from ontologia.errors import MigrationTokenError, MissingUpgraderError
+from ontologia.errors import (
+    MigrationTokenError,
+    MissingUpgraderError,
+    UniqueViolationError,
+    UpgraderError,
+)
 from ontologia.migration.plan import (
     MigrationPreview,
     MigrationResult,
@@ -25,6 +31,7 @@ from ontologia.schema.registry import Registry
 from ontologia.schema.shape import Shape
 from ontologia.store.protocol import Store
 from ontologia.store.rows import ObjectKey, RawChange, TypeKey
+from ontologia.store.unique import Duplicates, find_duplicates
 
 
 class Migration:
@@ -40,6 +47,7 @@ class Migration:
         diffs, head = self._plan()
         objects: dict[str, int] = {}
         missing: dict[str, list[int]] = {}
+        duplicates: dict[str, list[Duplicates]] = {}
         for diff in diffs:
             name = _label(diff, diffs)
             objects[name] = 0 if self._leaves(diff) else self._count(self._shape(diff))
@@ -50,7 +58,11 @@ class Migration:
                     )
                 except MissingUpgraderError as error:
                     missing[name] = error.missing_versions
-        return MigrationPreview(diffs, _token(diffs, head), head, objects, missing)
+            if diff.made_unique and name not in missing:
+                with contextlib.suppress(UpgraderError):  # applying says what is wrong with it
+                    if found := self._duplicates(diff, self._upgraded(diff)):
+                        duplicates[name] = found
+        return MigrationPreview(diffs, _token(diffs, head), head, objects, missing, duplicates)
 
     def apply(
         self,
@@ -74,7 +86,12 @@ class Migration:
             diffs, head = self._plan()
             if token is not None:
                 _check(token, diffs, head)
-            changes = [change for diff in diffs for change in self._upgraded(diff)]
+            changes: list[RawChange] = []
+            for diff in diffs:
+                upgraded = self._upgraded(diff)
+                if found := self._duplicates(diff, upgraded):
+                    raise _violation(diff, found[0])
+                changes += upgraded
             result = self._write(owner_id, diffs, head, changes, metadata, record)
         self._versions.forget()
         return result
@@ -121,6 +138,15 @@ class Migration:
             changes.append(RawChange(shape.kind, shape.name, key, fields, shape.dump(values)))
         return changes
 
+    def _duplicates(self, diff: TypeDiff, upgraded: list[RawChange]) -> list[Duplicates]:
+        """What keeps the unique fields of a type from being that once its objects are upgraded."""
+        shape = self._shape(diff)
+        if upgraded:
+            return find_duplicates(shape.unique, {c.key: c.after or "" for c in upgraded})
+        if diff.made_unique:
+            return find_duplicates(diff.made_unique, dict(self._current(shape)))
+        return []
+
     def _leaves(self, diff: TypeDiff) -> bool:
         """Whether the objects of the type stay as they are."""
         return diff.from_version in self._versions.left_alone(self._shape(diff))
@@ -146,6 +172,16 @@ class Migration:
         shape = self._registry.find(diff.kind, diff.name)
         assert shape is not None  # noqa: S101 - diffs are of registered types
         return shape
+
+
+def _violation(diff: TypeDiff, found: Duplicates) -> UniqueViolationError:
+    value, (holder, key, *_) = found.examples[0]
+    error = UniqueViolationError(diff.name, found.field, value, key, holder)
+    error.hint = (
+        f"There are {found.values} such values. Change them first with the type as it is stored; "
+        f"the preview shows examples."
+    )
+    return error
 
 
 def _label(diff: TypeDiff, diffs: list[TypeDiff]) -> str:

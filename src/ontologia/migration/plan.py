@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ontologia.schema.diff import TypeDiff, serialize_diff
+from ontologia.store.unique import Duplicates
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,8 @@ class MigrationPreview:
     """How many current objects of each type would be written anew."""
     missing_upgraders: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
     """Steps that must be written first, by type: the versions they start from."""
+    duplicates: dict[str, list[Duplicates]] = field(default_factory=dict[str, list[Duplicates]])
+    """What keeps fields from being unique, by type; applying is refused while there is any."""
 
     def __bool__(self) -> bool:
         return bool(self.diffs)
@@ -35,6 +38,8 @@ class MigrationPreview:
             lines.append(
                 f"missing upgraders for {name}: from version {', '.join(map(str, versions))}"
             )
+        for name, found in self.duplicates.items():
+            lines += [f"{name}.{each}" for each in found]
         return "\n".join([*lines, f"token: {self.token}"])
 
 

@@ -84,7 +84,8 @@ class TypeVersions:
         return _chain_upgraders(known, shape.name, from_version, to_version, shape.kind)
 
     def left_alone(self, shape: Shape) -> set[int]:
-        """The versions whose objects are as the next wants them, which only lets in more fields.
+        """The versions whose objects are as the next wants them: all that changes is that there
+        may be more fields, or that values are unique.
 
         Unless there is an upgrader for the step: then that has its say.
         """
@@ -95,7 +96,7 @@ class TypeVersions:
             diff_specs(before, after, each.version)
             for each, before, after in zip(stored, specs, following, strict=False)
         )
-        opened = {diff.from_version for diff in diffs if diff is not None and diff.opens}
+        opened = {diff.from_version for diff in diffs if diff is not None and diff.leaves_objects}
         known = registered() | self._own if opened else {}
         return {v for v in opened if find(known, shape.kind, shape.name, v) is None}
 
@@ -188,7 +189,7 @@ class TypeVersions:
         return diff_specs(TypeSpec.from_json(stored.schema_json), spec, stored.version)
 
     def shape(self, key: TypeKey) -> Shape:
-        """The registered shape of a type."""
+        """The program's class of a type; MigrationError if the session does not know it."""
         shape = self._registry.find(*key)
         if shape is None:
             raise MigrationError(f"{key[0]} {key[1]} is not registered in this session")
@@ -278,7 +279,7 @@ class TypeVersions:
         if diff is None:
             return
         required = [name for name in diff.added if shape.fields[name].required]
-        if required or any(name != "(open)" for name, _, _ in diff.changed):
+        if required or any(name != "(open)" for name, _, _ in diff.reshaped):
             raise SchemaOutdatedError([diff])
 
 

@@ -37,6 +37,7 @@ from ontologia.store.rows import (
     Stored,
     TypeKey,
 )
+from ontologia.store.unique import check_unique
 
 if TYPE_CHECKING:
     from ontologia.config import OntologiaConfig
@@ -133,6 +134,7 @@ class Commits:
             commit_id: int | None = None
             if found:
                 commit_id = tx.write_commit(found, metadata=request.metadata, versions=versions)
+                check_unique(tx, map(self._versions.shape, touched), found)
                 announcements = [_by_commit(each, commit_id) for each in announcements]
             stored = tx.announce(announcements) if announcements else []
             if request.also is not None:

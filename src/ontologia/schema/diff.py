@@ -9,6 +9,8 @@ from ontologia import codec
 from ontologia.schema.describe import type_words
 from ontologia.schema.typespec import TypeSpec
 
+_UNIQUE = " (unique)"
+
 
 @dataclass(frozen=True, slots=True)
 class TypeDiff:
@@ -20,12 +22,26 @@ class TypeDiff:
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     changed: tuple[tuple[str, Any, Any], ...] = ()
-    """Field or part, before, after; `(key)`, `(left)`, `(right)`, `(open)` stand for the type's own."""
+    """Field or part, before, after; `(key)`, `(left)`, `(right)`, `(open)` stand for the type's own,
+    `name (unique)` for whether the values of a field are unique."""
 
     @property
-    def opens(self) -> bool:
-        """Whether all that changes is that objects may have more fields: then they stay as they are."""
-        return not (self.added or self.removed) and self.changed == (("(open)", False, True),)
+    def leaves_objects(self) -> bool:
+        """Whether objects stay as they are: they may have more fields, or values are unique or not."""
+        rest = [change for change in self.reshaped if change != ("(open)", False, True)]
+        return not (self.added or self.removed or rest)
+
+    @property
+    def reshaped(self) -> list[tuple[str, Any, Any]]:
+        """What changes but for uniqueness, which is no part of an object."""
+        return [change for change in self.changed if not change[0].endswith(_UNIQUE)]
+
+    @property
+    def made_unique(self) -> list[str]:
+        """The fields whose values become unique."""
+        return [
+            n.removesuffix(_UNIQUE) for n, _, now in self.changed if n.endswith(_UNIQUE) and now
+        ]
 
     def __str__(self) -> str:
         parts = [f"+{name}" for name in self.added] + [f"-{name}" for name in self.removed]
@@ -41,11 +57,13 @@ def diff_specs(stored: TypeSpec, current: TypeSpec, from_version: int) -> TypeDi
     """What must happen to objects of `stored` to fit `current`; None if nothing."""
     added = tuple(sorted(current.fields.keys() - stored.fields.keys()))
     removed = tuple(sorted(stored.fields.keys() - current.fields.keys()))
-    changed = [
-        (name, _type(stored.fields[name]), _type(current.fields[name]))
-        for name in sorted(stored.fields.keys() & current.fields.keys())
-        if stored.fields[name] != current.fields[name]
-    ]
+    changed: list[tuple[str, Any, Any]] = []
+    for name in sorted(current.fields):
+        known, described = stored.fields.get(name), current.fields[name]
+        if known is not None and _type(known) != _type(described):
+            changed.append((name, _type(known), _type(described)))
+        if _is_unique(known) != _is_unique(described):
+            changed.append((f"{name}{_UNIQUE}", _is_unique(known), _is_unique(described)))
     for part in ("key", "left", "right", "open"):
         before, after = getattr(stored, part), getattr(current, part)
         if before != after:
@@ -70,6 +88,10 @@ def serialize_diff(diff: TypeDiff) -> dict[str, Any]:
         "removed": list(diff.removed),
         "changed": [list(change) for change in diff.changed],
     }
+
+
+def _is_unique(described: Any) -> bool:
+    return isinstance(described, dict) and described.get("unique") is True
 
 
 class FieldChange(NamedTuple):
@@ -103,7 +125,10 @@ def field_changes(before: TypeSpec | None, after: TypeSpec | None) -> list[Field
 def _parts(spec: TypeSpec | None) -> dict[str, str]:
     if spec is None:
         return {}
-    fields = {name: type_words(_type(described)) for name, described in spec.fields.items()}
+    fields = {
+        name: type_words(_type(described)) + (", unique" if _is_unique(described) else "")
+        for name, described in spec.fields.items()
+    }
     ends = {f"({part})": getattr(spec, part) for part in ("key", "left", "right")}
     own = {part: name for part, name in ends.items() if name is not None}
     return fields | own | ({"(open)": "yes"} if spec.open else {})

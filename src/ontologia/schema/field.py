@@ -30,16 +30,28 @@ class Field(Generic[T]):
 
     `primary_key` marks the field that names an entity, `instance_key` the one that tells several
     relations between the same two entities apart. `index=True` makes a database index, so that
-    filters on the field cost what they find and not what is stored.
+    filters on the field cost what they find and not what is stored. `unique=True` allows one
+    current object of the type for each value but None, and makes an index, too.
     """
 
     @overload
     def __init__(
-        self, *, primary_key: bool = ..., instance_key: bool = ..., index: bool = ...
+        self,
+        *,
+        primary_key: bool = ...,
+        instance_key: bool = ...,
+        index: bool = ...,
+        unique: bool = ...,
     ) -> None: ...
     @overload
     def __init__(
-        self, *, default: T, primary_key: bool = ..., instance_key: bool = ..., index: bool = ...
+        self,
+        *,
+        default: T,
+        primary_key: bool = ...,
+        instance_key: bool = ...,
+        index: bool = ...,
+        unique: bool = ...,
     ) -> None: ...
     @overload
     def __init__(
@@ -49,6 +61,7 @@ class Field(Generic[T]):
         primary_key: bool = ...,
         instance_key: bool = ...,
         index: bool = ...,
+        unique: bool = ...,
     ) -> None: ...
     def __init__(
         self,
@@ -58,6 +71,7 @@ class Field(Generic[T]):
         primary_key: bool = False,
         instance_key: bool = False,
         index: bool = False,
+        unique: bool = False,
     ) -> None:
         if default is not MISSING and default_factory is not None:
             raise DefinitionError("a field has a default or a default_factory, not both")
@@ -68,7 +82,8 @@ class Field(Generic[T]):
         self.default_factory: Callable[[], Any] | None = default_factory
         self.primary_key = primary_key
         self.instance_key = instance_key
-        self.index = index
+        self.index = index or unique
+        self.unique = unique
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name

@@ -96,6 +96,8 @@ class Shape:
         """Name of the primary key (entities)."""
         self.instance_key: str | None = None
         """Name of the field that tells relations between the same ends apart, if there is one."""
+        self.unique = tuple(name for name, field in fields.items() if field.unique)
+        """The fields of which no two current objects have the same value."""
         self._expressions: dict[tuple[str, str, str | None], Expr[Any]] = {}
         self._check_definition()
         self.keys = frozenset((*self.columns, self.key, self.instance_key)) - {None}
@@ -133,6 +135,12 @@ class Shape:
                 raise DefinitionError(
                     f"{self.name}.{name}: the name is taken by every {self.kind}",
                     hint=f"Call the field something else, for example {name}_.",
+                )
+        for name in self.unique:
+            if self.fields[name].primary_key or self.fields[name].instance_key:
+                raise DefinitionError(
+                    f"{self.name}.{name}: a key is not marked unique",
+                    hint="A primary key is unique as it is; remove unique=True.",
                 )
         primary = [name for name, field in self.fields.items() if field.primary_key]
         instance = [name for name, field in self.fields.items() if field.instance_key]

@@ -4,7 +4,7 @@ The command line, a dashboard or an extension knows a type by its name. `class_o
 that can be queried and written like one from a program, and whose schema is the stored one, to the
 letter: using it changes nothing in the store.
 
-What a schema does not say is not there: defaults, indexes, constraints, methods. Values that are
+What a schema does not say is not there: defaults, indexes but of unique fields, constraints, methods. Values that are
 JSON, dates, decimals and UUIDs have their own type; of a model, a dataclass, a set or an enum the
 class holds what is stored of it. So what is read and written again is the same text, whatever
 class it came from.
@@ -79,7 +79,8 @@ def _made(spec: TypeSpec, base: Any, **key: bool) -> type[Any]:
     for name, described in spec.fields.items():
         annotation = annotation_of(_type(spec, name, described))
         annotations[name] = _Field[annotation]
-        body[name] = Field(**key) if name == spec.key else Field()
+        unique = isinstance(described, dict) and described.get("unique") is True
+        body[name] = Field(**key) if name == spec.key else Field(unique=unique)
     return types.new_class(spec.name, (base,), exec_body=lambda namespace: namespace.update(body))
 
 

@@ -15,8 +15,9 @@ from ontologia.schema.shape import Shape
 class TypeSpec:
     """What of a class decides whether stored objects fit it.
 
-    Names and types of the fields, which of them is the key, the ends of a relation, and whether
-    there may be more fields. Defaults and indexes are left out: changing them changes no stored object.
+    Names and types of the fields, which of them is the key and which are unique, the ends of a
+    relation, and whether there may be more fields. Defaults and indexes are left out: changing them
+    changes no stored object, and lets in no other.
     """
 
     kind: str
@@ -79,7 +80,11 @@ def spec_of(shape: Shape) -> TypeSpec:
     return TypeSpec(
         kind=shape.kind,
         name=shape.name,
-        fields={name: {"type": describe(shape.annotations[name])} for name in shape.fields},
+        fields={
+            name: {"type": describe(shape.annotations[name])}
+            | ({"unique": True} if field.unique else {})
+            for name, field in shape.fields.items()
+        },
         key=shape.key or shape.instance_key,
         left=left.name if left else None,
         right=right.name if right else None,

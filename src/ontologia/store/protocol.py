@@ -30,6 +30,7 @@ from ontologia.store.rows import (
     CommitRow,
     EntityRow,
     Keys,
+    ObjectKey,
     PathRow,
     RawChange,
     RelationRow,
@@ -84,6 +85,13 @@ class Transaction(StateReader, Protocol):
         versions: dict[TypeKey, int],
     ) -> int:
         """Append a commit with these changes; its number. `versions` are the schema versions."""
+        ...
+
+    def find(self, question: Question) -> list[tuple[ObjectKey, str]]:
+        """Key and fields of the current objects asked for, with what was written so far.
+
+        One statement.
+        """
         ...
 
     def announce(self, announcements: Iterable[Announcement]) -> list[Stored]:

@@ -15,7 +15,12 @@ from starlette.responses import Response
 from ontologia import codec
 from ontologia.clock import SYSTEM_CLOCK
 from ontologia.commands.problems import plain, status_of, told
-from ontologia.errors import HeadMismatchError, ObjectExistsError, StateConflictError
+from ontologia.errors import (
+    HeadMismatchError,
+    ObjectExistsError,
+    StateConflictError,
+    UniqueViolationError,
+)
 from ontologia.ids import Ids
 
 log = logging.getLogger(__name__)
@@ -138,6 +143,6 @@ def of_status(status: int, detail: str, headers: dict[str, str] | None = None) -
 def _kind_of(error: Exception) -> Kind:
     status = status_of(error)
     if status == CONFLICT.status:
-        conflict = StateConflictError | ObjectExistsError | HeadMismatchError
+        conflict = StateConflictError | ObjectExistsError | HeadMismatchError | UniqueViolationError
         return CONFLICT if isinstance(error, conflict) else VETO
     return _BY_STATUS[status]

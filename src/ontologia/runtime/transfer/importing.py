@@ -31,6 +31,7 @@ from ontologia.runtime.session import Session
 from ontologia.runtime.transfer.lines import Header, Line, read_header, read_object
 from ontologia.runtime.transfer.targets import Targets
 from ontologia.store.rows import Batch, ObjectKey, RawChange, TypeKey, delta
+from ontologia.store.unique import check_unique
 
 OnConflict: TypeAlias = Literal["fail", "skip", "replace"]
 _PORTION = 10_000  # lines that are compared with the state at a time
@@ -218,6 +219,7 @@ class _Importing:
             versions = self._targets.register(tx, owner_id)
             if plan.changes:
                 report.commit_id = tx.write_commit(plan.changes, metadata=said, versions=versions)
+                check_unique(tx, self._targets.shapes, plan.changes)
         return report
 
 

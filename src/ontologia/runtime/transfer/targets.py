@@ -88,6 +88,11 @@ class Targets:
         known = ("entity", name) in self._specs
         return self._shape(("entity", name)).cls if known else unknown_entity(name)
 
+    @property
+    def shapes(self) -> list[Shape]:
+        """The types of the objects that were checked."""
+        return [self._shapes[key] for key in sorted(self._used)]
+
     # -- registering ------------------------------------------------------------------------
 
     def missing(self, header: Header) -> list[TypeKey]:

@@ -7,19 +7,20 @@ from typing import Any
 
 from ontologia.query.question import Question
 from ontologia.store.named import statements
-from ontologia.store.postgres.database import Database
+from ontologia.store.postgres.database import Database, Tx
 from ontologia.store.postgres.place import qualified
 from ontologia.store.postgres.select import Select, group_rows
 from ontologia.store.postgres.wire import Statement, prepared
 from ontologia.store.questions.rows import (
     entity_sql,
+    found_rows,
     path_rows,
     path_sql,
     relation_rows,
     relation_sql,
 )
 from ontologia.store.questions.statement import single_key
-from ontologia.store.rows import TOMBSTONE, EntityRow, PathRow, RelationRow
+from ontologia.store.rows import TOMBSTONE, EntityRow, ObjectKey, PathRow, RelationRow
 
 
 def entities(database: Database, question: Question) -> list[EntityRow]:
@@ -45,6 +46,11 @@ def relations(database: Database, question: Question) -> list[RelationRow]:
     return relation_rows(_all(database, relation_sql(made), made))
 
 
+def found(tx: Tx, schema: str, question: Question) -> list[tuple[ObjectKey, str]]:
+    made = Select(question, schema, ends=False)
+    return found_rows(question, _all(tx, entity_sql(made), made))
+
+
 def paths(database: Database, question: Question) -> list[PathRow]:
     made = Select(question, database.schema, ends=False)
     return path_rows(_all(database, path_sql(made), made), len(question.hops))
@@ -55,7 +61,7 @@ def groups(database: Database, question: Question) -> list[tuple[Any, ...]]:
     return group_rows(question, _all(database, made.groups(), made))
 
 
-def _all(database: Database, sql: str, made: Select) -> list[Any]:
+def _all(database: Database | Tx, sql: str, made: Select) -> list[Any]:
     # Without anything bound the driver sends the text as it is, a doubled % included.
     return database.all(sql if made.bindings else sql.replace("%%", "%"), made.bindings)
 

@@ -124,7 +124,9 @@ class PostgresStore(Records):
         started = self._clock.monotonic()
         while True:
             with self._database.write_state(self._gate, timeout_ms=limit, durable=durable) as tx:
-                transaction = PostgresTransaction(tx, self._sql, self._clock, self.events)
+                transaction = PostgresTransaction(
+                    tx, self._sql, self._clock, self.events, self._database.schema
+                )
                 transaction.look_ahead(claim, keys)
                 holder = transaction.enter(owner_id or "")
                 if holder is None:

@@ -12,9 +12,11 @@ from typing import Any, TypeVar
 
 from ontologia import codec
 from ontologia.clock import Clock, to_text
+from ontologia.query.question import Question
 from ontologia.schema.typespec import schema_hash
 from ontologia.store.events.store import SqlEventStore
 from ontologia.store.lease import LockStatements
+from ontologia.store.postgres import answers
 from ontologia.store.postgres.database import Tx
 from ontologia.store.postgres.wire import Answer, portions
 from ontologia.store.rows import (
@@ -82,7 +84,10 @@ class PostgresReader:
 class PostgresTransaction(PostgresReader, LockStatements):
     """One write transaction, which has the lock of commits."""
 
-    def __init__(self, tx: Tx, sql: Mapping[str, str], clock: Clock, events: SqlEventStore) -> None:
+    def __init__(
+        self, tx: Tx, sql: Mapping[str, str], clock: Clock, events: SqlEventStore, schema: str
+    ) -> None:
+        self._schema = schema
         PostgresReader.__init__(self, tx, sql)
         LockStatements.__init__(self, tx, sql, clock)
         self._events = events
@@ -176,6 +181,9 @@ class PostgresTransaction(PostgresReader, LockStatements):
                 self._tx.later(self._sql[f"write_{plural}"], written)
             if any(change.after is None for change in chosen):
                 self._tx.later(self._sql[f"delete_latest_{plural}"], number)
+
+    def find(self, question: Question) -> list[tuple[ObjectKey, str]]:
+        return answers.found(self._tx, self._schema, question)
 
     # -- events -----------------------------------------------------------------------------
 

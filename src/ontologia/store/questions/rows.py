@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ontologia.store.questions.statement import END, Statement
-from ontologia.store.rows import EndRow, PathRow, RelationRow, Version
+from ontologia.query.question import Question
+from ontologia.store.questions.statement import END, KEYS, Statement
+from ontologia.store.rows import EndRow, ObjectKey, PathRow, RelationRow, Version
 
 
 def entity_sql(made: Statement[Any]) -> str:
     columns = made.version_columns(made.question.shape, "e")
     return made.sql(columns, order=made.order_terms())
+
+
+def found_rows(question: Question, rows: Iterable[Any]) -> list[tuple[ObjectKey, str]]:
+    """Key and fields, from the rows of `entity_sql` on either kind."""
+    parts = len(KEYS[question.shape.kind])
+    return [(tuple(row[:parts]), row[parts]) for row in rows]
 
 
 def relation_sql(made: Statement[Any]) -> str:

@@ -8,14 +8,15 @@ from ontologia.query.question import Question
 from ontologia.store.named import statements
 from ontologia.store.questions.rows import (
     entity_sql,
+    found_rows,
     path_rows,
     path_sql,
     relation_rows,
     relation_sql,
 )
 from ontologia.store.questions.statement import single_key
-from ontologia.store.rows import TOMBSTONE, EntityRow, PathRow, RelationRow
-from ontologia.store.sqlite.database import Database
+from ontologia.store.rows import TOMBSTONE, EntityRow, ObjectKey, PathRow, RelationRow
+from ontologia.store.sqlite.database import Database, Tx
 from ontologia.store.sqlite.select import Select
 
 _STATE = statements("ontologia.store.sqlite", "state.sql")
@@ -42,6 +43,11 @@ def _point(database: Database, question: Question, key: str) -> list[EntityRow]:
 def relations(database: Database, question: Question) -> list[RelationRow]:
     made = Select(question, ends=True)
     return relation_rows(database.all(relation_sql(made), made.bindings))
+
+
+def found(tx: Tx, question: Question) -> list[tuple[ObjectKey, str]]:
+    made = Select(question, ends=False)
+    return found_rows(question, tx.all(entity_sql(made), made.bindings))
 
 
 def paths(database: Database, question: Question) -> list[PathRow]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from ontologia import codec
 from ontologia.clock import Clock, to_text
+from ontologia.query.question import Question
 from ontologia.schema.typespec import schema_hash
 from ontologia.store.events.store import SqlEventStore
 from ontologia.store.lease import LockStatements
@@ -28,6 +29,7 @@ from ontologia.store.rows import (
     StoredType,
     TypeKey,
 )
+from ontologia.store.sqlite import answers
 from ontologia.store.sqlite.database import Tx
 
 _PACKAGE = "ontologia.store.sqlite"
@@ -150,6 +152,9 @@ class SQLiteTransaction(SQLiteReader, LockStatements):
             if deleted:
                 self._tx.run(_STATE[f"delete_latest_{plural}"], {"commit_id": commit_id})
         return commit_id
+
+    def find(self, question: Question) -> list[tuple[ObjectKey, str]]:
+        return answers.found(self._tx, question)
 
     # -- events -----------------------------------------------------------------------------
 
