@@ -39,12 +39,17 @@ class Subscription(Relation[Customer, Product]):
     seats: Field[int]
 
 
+class Named(Entity):
+    id: Field[str]
+    code: Field[str] = Field(unique="yes")  # E
+
+
 class Wrong(Entity):
     id: Field[str]
     days: Field[int] = 90  # E
     note: Field[str] = Field(default=5)  # E
     tags: Field[list[str]] = Field(default_factory=dict)  # E
-    flag: Field[bool] = Field(unique=True)  # E
+    flag: Field[bool] = Field(indexed=True)  # E
 
 
 class Unheard(Relation[Customer, int]):  # E

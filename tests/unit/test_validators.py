@@ -75,7 +75,7 @@ def test_a_field_validator_sees_the_other_fields_also_when_one_is_assigned():
         room.taken = 11
     with pytest.raises(InvalidValueError, match="more are taken than there are"):
         Room(id="r1", seats=1, taken=2)
-    assert room.model_copy(update={"seats": 20, "taken": 20}).taken == 20
+    assert room.model_copy(update={"taken": 20, "seats": 20}).taken == 20
 
 
 def test_a_subclass_inherits_validators_and_replaces_them_by_name():

@@ -189,7 +189,7 @@ class TypeVersions:
         return diff_specs(TypeSpec.from_json(stored.schema_json), spec, stored.version)
 
     def shape(self, key: TypeKey) -> Shape:
-        """The program's class of a type; MigrationError if the session does not know it."""
+        """The registered shape of a type."""
         shape = self._registry.find(*key)
         if shape is None:
             raise MigrationError(f"{key[0]} {key[1]} is not registered in this session")

@@ -253,36 +253,27 @@ class Shape:
     @functools.cached_property
     def model(self) -> Any:
         """A pydantic dataclass of the same fields, with the @field_validators of the class."""
+        fields: list[Any] = [(name, self._end_type(name)) for name in self.columns]
+        fields += [(n, self._checked(n), _default(f)) for n, f in self.fields.items()]
+        made = dataclasses.make_dataclass(
+            self.cls.__name__, fields, kw_only=True, namespace=dict(self._validators.fields)
+        )
+        # JSON schemas tell classes of one name apart by these.
+        made.__module__, made.__qualname__ = self.cls.__module__, self.cls.__qualname__
+        config = ConfigDict(
+            extra="allow" if self.open else "forbid",
+            allow_inf_nan=False,
+            validate_default=True,
+            json_schema_extra=self._described,
+        )
         try:
-            made: Any = validated(
-                dataclasses.make_dataclass(
-                    self.cls.__name__,
-                    [
-                        *((name, self._end_type(name)) for name in self.columns),
-                        *((n, self._checked(n), _default(f)) for n, f in self.fields.items()),
-                    ],
-                    kw_only=True,
-                    namespace={
-                        **self._validators.fields,
-                        "__module__": self.cls.__module__,
-                        "__qualname__": self.cls.__qualname__,
-                    },
-                ),
-                config=ConfigDict(
-                    extra="allow" if self.open else "forbid",
-                    allow_inf_nan=False,
-                    validate_default=True,
-                    json_schema_extra=self._described,
-                ),
-            )
-        except DefinitionError:
-            raise
+            model: Any = validated(made, config=config)
         except Exception as error:  # pydantic has many ways to say that it does not know a type
             raise DefinitionError(
                 f"{self.name} has a field that cannot be validated: {error}"
             ) from error
-        self._check_defaults(made)
-        return made
+        self._check_defaults(model)
+        return model
 
     @functools.cached_property
     def _validator(self) -> Any:
@@ -433,6 +424,9 @@ class Shape:
         """
         if not self._validators.model or getattr(self._assigning, "now", None) is not None:
             checked: dict[str, Any] = {}
+            if len(updates) > 1:  # in the order of the class, as when an object is made
+                names = (*self.columns, *self.fields)
+                updates = {n: updates[n] for n in names if n in updates} | {**updates}
             for name, value in updates.items():
                 others = {**values, **checked} if self._validators.fields else None
                 checked[name] = self.validate_one(name, value, others)
