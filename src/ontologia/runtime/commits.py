@@ -152,7 +152,7 @@ class Commits:
 
     def changes(self, queue: Queue, reads: Versions, state: State) -> list[RawChange]:
         """What the queue changes in this state; an error if the state does not allow it."""
-        found, stale = changes(queue, reads, state, self._stored_fields)
+        found, stale = changes(queue, reads, state, self._patched)
         if stale:
             raise _StaleReads(stale)
         return found
@@ -164,11 +164,13 @@ class Commits:
         except _StaleReads as error:
             raise self._conflict(error.stale) from None
 
-    def _stored_fields(self, type_key: TypeKey, key: ObjectKey, current: Current) -> dict[str, Any]:
+    def _patched(self, type_key: TypeKey, key: ObjectKey, current: Current, patch: str) -> str:
         fields: dict[str, Any] = codec.decode(current.fields)
         shape = self._versions.shape(type_key)
         load = self._versions.loader(shape, current.schema_version)
-        return fields if load is None else shape.encode(load(key, fields))
+        if load is not None:
+            fields = shape.encode(load(key, fields))
+        return shape.patched(fields, patch)
 
     def _conflict(self, stale: Sequence[Stale]) -> StateConflictError:
         """What is known of a conflict: which object, which versions, and who wrote it."""

@@ -257,12 +257,12 @@ class Intents:
         self._refused, self._stale = {}, {}
 
 
-Loader: TypeAlias = Callable[[TypeKey, ObjectKey, Current], dict[str, Any]]
-"""Gives the stored fields of a current version, as JSON of the type's own schema version."""
+Patch: TypeAlias = Callable[[TypeKey, ObjectKey, Current, str], str]
+"""Gives the canonical fields of a current version with those of a patch set in it."""
 
 
 def changes(
-    queue: Queue, reads: Versions, state: State, load: Loader
+    queue: Queue, reads: Versions, state: State, patch: Patch
 ) -> tuple[list[RawChange], list[Stale]]:
     """What a commit of the queue changes, and what is stale; then nothing may be written.
 
@@ -292,8 +292,7 @@ def changes(
                 if stored is None:
                     failures.append(not_there(type_key, key))
                     continue
-                fields = load(type_key, key, stored) | orjson.loads(intent.patch)
-                after = codec.encode_checked(fields, where=type_key[1])
+                after = patch(type_key, key, stored, intent.patch)
             change = raw_change(type_key, key, stored, after)
             if change is not None:
                 found.append(change)

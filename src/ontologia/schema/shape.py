@@ -706,11 +706,24 @@ class Shape:
 
     def patch(self, obj: Any, patch: str) -> None:
         """Set some fields of an instance to what `encode_some` made of them, as JSON text."""
-        stored = codec.decode(patch)
+        obj.__dict__.update(self._decode_some(codec.decode(patch)))
+
+    def patched(self, stored: dict[str, Any], patch: str) -> str:
+        """Stored fields with some set to what `encode_some` made of them, as canonical JSON.
+
+        The @model_validators of the class see all of them; InvalidValueError if one refuses.
+        """
+        some: dict[str, Any] = codec.decode(patch)
+        if self._validators.model:
+            values = self._decode_some(dict(stored))
+            return self.dump(values | self.assigned(values, self._decode_some(some)))
+        return codec.encode_checked(stored | some, where=self.name)
+
+    def _decode_some(self, stored: dict[str, Any]) -> dict[str, Any]:
         for name, decode in self.decoders:
             if stored.get(name) is not None:
                 stored[name] = decode(stored[name])
-        obj.__dict__.update(stored)
+        return stored
 
     def adapt(self, fields: dict[str, Any]) -> dict[str, Any]:
         """Decode fields that another version of the program wrote.

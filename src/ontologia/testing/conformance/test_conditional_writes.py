@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from pydantic import model_validator
 
 from ontologia import Entity, Event, Field, Relation, Session, later
 from ontologia.errors import (
@@ -42,6 +43,18 @@ class LoadedOn(Relation[Crate, Truck]):
 class Inspected(Relation[Crate, Truck]):
     day: Field[str] = Field(instance_key=True)
     passed: Field[bool] = Field(default=True)
+
+
+class Shelf(Entity):
+    id: Field[str]
+    height: Field[int]
+    width: Field[int]
+
+    @model_validator(mode="after")
+    def narrow(self) -> Shelf:
+        if self.width > self.height:
+            raise ValueError("wider than high")
+        return self
 
 
 class CrateMoved(Event):
@@ -509,6 +522,18 @@ def test_update_refuses_at_the_call_what_does_not_fit(session, fields, match):
     with pytest.raises(InvalidValueError, match=match):
         session.update(Crate, "c1", **fields)
     assert session.discard() == 0
+
+
+def test_update_is_seen_by_the_validators_of_the_whole(session):
+    write(session, Shelf(id="s1", height=3, width=2))
+    session.update(Shelf, "s1", width=5)
+    with pytest.raises(InvalidValueError, match="wider than high"):
+        session.commit()
+    session.discard()
+    session.update(Shelf, "s1", width=5, height=6)
+
+    assert session.commit() == 2
+    assert session.one(Shelf, "s1") == Shelf(id="s1", height=6, width=5)
 
 
 def test_an_object_is_created_once(session, crate):
