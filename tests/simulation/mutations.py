@@ -60,8 +60,8 @@ MUTATIONS: dict[str, list[Edit]] = {
     "what was read may have changed when it is written back": [
         Edit(
             "runtime/intents.py",
-            "if intent.read is not None and intent.read != now:",
-            "if intent.read is not None and intent.read != now and intent.creates:",
+            "                if read != now:\n",
+            "                if read != now and creates:\n",
         ),
     ],
     "a consumer is subscribed after what is retained was made ready for it": [

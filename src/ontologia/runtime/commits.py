@@ -18,7 +18,7 @@ from ontologia.errors import (
     StateConflictError,
 )
 from ontologia.migration.versions import TypeVersions
-from ontologia.runtime.intents import ABSENT, Queue, Stale, Versions, changes, version_of
+from ontologia.runtime.intents import Queue, Stale, Versions, changes, version_of
 from ontologia.schema.event import Event
 from ontologia.store.database import Conflict, Tx
 from ontologia.store.events import checks
@@ -70,8 +70,8 @@ class Written(NamedTuple):
     stored: list[Stored]
     rode: bool = False
     """Whether what was to be written along is part of it."""
-    versions: Versions = {}  # noqa: RUF012 - nobody changes it
-    """The version that each queued object has now."""
+    unchanged: Versions = {}  # noqa: RUF012 - nobody changes it
+    """The versions of queued objects that are as they should be already."""
 
 
 class Commits:
@@ -146,9 +146,7 @@ class Commits:
             self.last = max(self.last, commit_id)
         if announcements:
             self._store.events.wake()
-        return Written(
-            commit_id, stored, rode, _new_versions(request.queue, state, found, commit_id)
-        )
+        return Written(commit_id, stored, rode, _unchanged(request.queue, state, found))
 
     def changes(self, queue: Queue, reads: Versions, state: State) -> list[RawChange]:
         """What the queue changes in this state; an error if the state does not allow it."""
@@ -165,9 +163,9 @@ class Commits:
             raise self._conflict(error.stale) from None
 
     def _patched(self, type_key: TypeKey, key: ObjectKey, current: Current, patch: str) -> str:
-        fields: dict[str, Any] = codec.decode(current.fields)
+        fields: dict[str, Any] = codec.decode(current[0])
         shape = self._versions.shape(type_key)
-        load = self._versions.loader(shape, current.schema_version)
+        load = self._versions.loader(shape, current[1])
         if load is not None:
             fields = shape.encode(load(key, fields))
         return shape.patched(fields, patch)
@@ -293,18 +291,19 @@ def _touched(queue: Queue, reads: Versions) -> Keys:
     }
 
 
-def _new_versions(
-    queue: Queue, state: State, found: Sequence[RawChange], commit_id: int | None
-) -> Versions:
-    """The version of each queued object after the commit."""
-    versions = {
-        type_key: {key: version_of(state, type_key, key) for key in wanted}
+def _unchanged(queue: Queue, state: State, found: Sequence[RawChange]) -> Versions:
+    """The versions of those queued objects that a commit does not change."""
+    if len(found) == sum(map(len, queue.values())):
+        return {}
+    changed = {(change.kind, change.type_name, change.key) for change in found}
+    return {
+        type_key: {
+            key: version_of(state, type_key, key)
+            for key in wanted
+            if (*type_key, key) not in changed
+        }
         for type_key, wanted in queue.items()
     }
-    for change in found:
-        version = ABSENT if change.after is None or commit_id is None else commit_id
-        versions[change.kind, change.type_name][change.key] = version
-    return versions
 
 
 def _writer(metadata: Mapping[str, Any]) -> str | None:

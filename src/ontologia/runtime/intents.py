@@ -7,7 +7,9 @@ against the current versions inside the transaction, and `settle` takes out what
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import groupby
+from operator import is_
 from typing import Any, NamedTuple, TypeAlias
 
 import orjson
@@ -45,6 +47,8 @@ class Intent(NamedTuple):
     obj: Any = None
     """The instance that carries the new version after the commit."""
 
+
+_intent: Callable[[Iterable[Any]], Intent] = partial(tuple.__new__, Intent)
 
 Queue: TypeAlias = dict[TypeKey, dict[ObjectKey, Intent]]
 Versions: TypeAlias = dict[TypeKey, dict[ObjectKey, int]]
@@ -89,35 +93,41 @@ class Intents:
 
     def ensure(self, objects: object, *, overwrite: bool = False) -> None:
         """Queue one object or an iterable of them: all of them, or none if one is wrong."""
-        queued: Queue = {}
-        for shape, obj in self._each(objects):
-            key = object_key(obj, shape)
-            before = self._find(shape, key)
-            read = None if overwrite else self._version(obj)
-            # What this unit creates must not be there, also if it is ensured again before.
-            creates = not overwrite and read is None and before is not None and before.creates
-            intent = Intent(
-                shape.dump(obj.__dict__), ABSENT if creates else read, None, creates, obj
-            )
-            queued.setdefault((shape.kind, shape.name), {})[key] = intent
-        self._merge(queued)
+        self._state(objects, overwrite, deletes=False)
 
     def delete(self, objects: object, *, overwrite: bool = False) -> None:
         """Queue the deletion of one object or an iterable of them."""
+        self._state(objects, overwrite, deletes=True)
+
+    def _state(self, objects: object, overwrite: bool, *, deletes: bool) -> None:
+        """Queue what should be true of objects: their fields, or that they do not exist."""
         queued: Queue = {}
-        for shape, obj in self._each(objects):
-            key = object_key(obj, shape)
-            before = self._find(shape, key)
-            read = None if overwrite else self._version(obj)
-            creates = not overwrite and read is None and before is not None and before.creates
-            intent = Intent(None, ABSENT if creates else read, None, creates, obj)
-            queued.setdefault((shape.kind, shape.name), {})[key] = intent
+        store_id = self._store_id
+        for cls, group in groupby(_instances(objects), type):
+            shape = self._registry.add(cls)
+            known = self.of(shape)
+            wanted = queued.setdefault((shape.kind, shape.name), {})
+            for obj in group:
+                key = object_key(obj, shape)
+                read: int | None = None
+                origin = None if overwrite else getattr(obj, "_origin", None)
+                if origin is not None and origin[2] == store_id:
+                    read = ABSENT if origin[1] else origin[0]
+                creates = False
+                if known and read is None and not overwrite:
+                    # What this unit creates must not be there, whatever follows.
+                    before = known.get(key)
+                    if before is not None and before.creates:
+                        read, creates = ABSENT, True
+                text = None if deletes else shape.dump(obj.__dict__)
+                wanted[key] = _intent((text, read, None, creates, obj))
         self._merge(queued)
 
     def create(self, objects: object) -> None:
         """Queue objects that must not exist yet; ObjectExistsError if one is queued already."""
         queued: Queue = {}
-        for shape, obj in self._each(objects):
+        for obj in _instances(objects):
+            shape = self._registry.add(type(obj))
             key, wanted = object_key(obj, shape), queued.setdefault((shape.kind, shape.name), {})
             before = wanted.get(key) or self._find(shape, key)
             if before is not None and (before.fields is not None or before.patch is not None):
@@ -168,7 +178,9 @@ class Intents:
 
     def _merge(self, newer: Queue) -> None:
         for type_key, wanted in newer.items():
-            self._queue.setdefault(type_key, {}).update(wanted)
+            known = self._queue.setdefault(type_key, wanted)
+            if known is not wanted:
+                known.update(wanted)
 
     def _find(self, shape: Shape, key: ObjectKey) -> Intent | None:
         return self.of(shape).get(key)
@@ -180,20 +192,6 @@ class Intents:
         intent = self._find(shape, key)
         stale = self._stale.get((shape.kind, shape.name), {}).get(key)
         return None if intent is stale else intent
-
-    def _version(self, obj: Any) -> int | None:
-        """The version an object was read at from this store; None if it was not."""
-        origin = obj._version
-        if origin is None or origin[2] != self._store_id:
-            return None
-        commit_id: int = origin[0]
-        return ABSENT if origin[1] else commit_id
-
-    def _each(self, objects: object) -> Iterator[tuple[Shape, Any]]:
-        for cls, group in groupby(_instances(objects), type):
-            shape = self._registry.add(cls)
-            for obj in group:
-                yield shape, obj
 
     # -- what was read ------------------------------------------------------------------------
 
@@ -208,18 +206,24 @@ class Intents:
         """What is queued at this moment; it stays queued until `settle`."""
         return {type_key: dict(wanted) for type_key, wanted in self._queue.items()}
 
-    def settle(self, queue: Queue, versions: Versions) -> None:
-        """Take out what was written, and give objects and reads their new versions.
+    def settle(self, queue: Queue, commit_id: int | None, unchanged: Versions) -> None:
+        """Take out what a commit wrote, and give objects and reads their new versions.
 
         What was queued for the same object since the snapshot stays.
         """
+        last = (ABSENT, 0, self._store_id)
         for type_key, wanted in queue.items():
-            now = versions.get(type_key, {})
-            for key, intent in wanted.items():
-                if intent.obj is not None:
-                    _give_version(intent.obj, now.get(key, ABSENT), self._store_id)
-            if type_key in self.reads:
-                self.reads[type_key] |= now
+            same, reads = unchanged.get(type_key), self.reads.get(type_key)
+            for key, (text, _, patch, _, obj) in wanted.items():
+                version = None if same is None else same.get(key)
+                if version is None:
+                    gone = text is None and patch is None
+                    version = ABSENT if gone else commit_id or ABSENT
+                if obj is not None:
+                    last = last if last[0] == version else (version, 0, self._store_id)
+                    _give_version(obj, last)
+                if reads is not None:
+                    reads[key] = version
         self._remove(queue)
 
     def refuse(self, queue: Queue, stale: Iterable[Stale] = ()) -> None:
@@ -249,7 +253,9 @@ class Intents:
     def _remove(self, queue: Queue) -> None:
         for type_key, wanted in queue.items():
             mine = self._queue.get(type_key, {})
-            for key, intent in wanted.items():
+            if len(mine) == len(wanted) and all(map(is_, mine.values(), wanted.values())):
+                mine = {}
+            for key, intent in wanted.items() if mine else ():
                 if mine.get(key) is intent:
                     del mine[key]
             if not mine:
@@ -279,23 +285,23 @@ def changes(
     failures: list[Exception] = []
     for type_key, wanted in queue.items():
         current = state.get(type_key, {})
-        for key in sorted(wanted):
-            intent, stored = wanted[key], current.get(key)
-            now = ABSENT if stored is None else stored.commit_id
-            after = intent.fields
-            if intent.read is not None and intent.read != now:
-                if intent.creates:
-                    failures.append(ObjectExistsError(type_key[1], key))
-                elif after is not None or now != ABSENT:  # deleting what is deleted is fine
-                    stale.append(Stale(type_key, key, intent.read, now))
-            elif intent.patch is not None:
+        for key in sorted(wanted):  # neighbouring rows are written together
+            after, read, some, creates, _ = wanted[key]
+            stored = current.get(key)
+            before, version, now = stored or (None, None, ABSENT)
+            if read is not None:
+                if read != now:
+                    if creates:
+                        failures.append(ObjectExistsError(type_key[1], key))
+                    elif after is not None or now != ABSENT:  # deleting what is deleted is fine
+                        stale.append(Stale(type_key, key, read, now))
+            elif some is not None:
                 if stored is None:
                     failures.append(not_there(type_key, key))
                     continue
-                after = patch(type_key, key, stored, intent.patch)
-            change = raw_change(type_key, key, stored, after)
-            if change is not None:
-                found.append(change)
+                after = patch(type_key, key, stored, some)
+            if before != after:
+                found.append(raw_change((*type_key, key, before, after, version or 1, None)))
     if failures and not stale:
         raise failures[0]
     return found, stale
@@ -304,7 +310,7 @@ def changes(
 def version_of(state: State, type_key: TypeKey, key: ObjectKey) -> int:
     """The current version of an object; ABSENT if there is none."""
     stored = state.get(type_key, {}).get(key)
-    return ABSENT if stored is None else stored.commit_id
+    return ABSENT if stored is None else stored[2]
 
 
 def not_there(type_key: TypeKey, key: ObjectKey) -> NotFoundError:
@@ -338,14 +344,16 @@ def _patched(text: str, patch: dict[str, Any], shape: Shape) -> str:
     return codec.encode_checked(orjson.loads(text) | patch, where=shape.name)
 
 
-def _give_version(obj: SchemaObject, version: int, store_id: str) -> None:
+_set_origin = SchemaObject._origin.__set__  # type: ignore[attr-defined]  # pyright: ignore
+
+
+def _give_version(obj: SchemaObject, origin: tuple[int, int, str]) -> None:
     """What was written is at this version now; what was deleted is a new object if it is ensured."""
-    if version == ABSENT:
-        if obj._version is not None:
-            object.__delattr__(obj, "_origin")
-        return
-    ends = (obj._version or ())[3:]
-    object.__setattr__(obj, "_origin", (version, 0, store_id, *ends))
+    before = getattr(obj, "_origin", None)
+    if origin[0] != ABSENT:
+        _set_origin(obj, origin if before is None or len(before) < 4 else (*origin, before[3]))
+    elif before is not None:
+        object.__delattr__(obj, "_origin")
 
 
 def _instances(objects: object) -> Iterable[Any]:

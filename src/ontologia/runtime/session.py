@@ -98,9 +98,8 @@ class ThreadUnits:
         return 0 if unit is None else len(unit._intents)
 
     def left_behind(self) -> list[tuple[str, int]]:
-        """The threads that have something queued, and how many objects."""
-        with self._lock:
-            return [(t.name, len(u._intents)) for t, u in self._all if len(u._intents)]
+        """The threads that have something queued, and how many objects. Takes no lock."""
+        return [(t.name, len(u._intents)) for t, u in self._all if len(u._intents)]
 
 
 class Session(UnitOfWork):

@@ -253,7 +253,7 @@ class UnitOfWork:
         except BaseException as error:
             self._refused(queue, error)
             raise
-        self._intents.settle(queue, written.versions)
+        self._intents.settle(queue, written.commit_id, written.unchanged)
         for emit, stored in zip(emits, written.stored, strict=True):
             emit.event.id = stored.id
         if queue or emits:

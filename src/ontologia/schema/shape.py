@@ -100,7 +100,8 @@ class Shape:
         """The fields of which no two current objects have the same value."""
         self._expressions: dict[tuple[str, str, str | None], Expr[Any]] = {}
         self._check_definition()
-        self.keys = frozenset((*self.columns, self.key, self.instance_key)) - {None}
+        named = (*self.columns, self.key, self.instance_key)
+        self.keys: frozenset[str] = frozenset(name for name in named if name is not None)
         """The names of the fields that say which object it is."""
         self._validators = validators_of(cls, (*self.columns, *fields))
         self._assigning = threading.local()

@@ -66,7 +66,7 @@ class PostgresReader:
             if answer is None or asked != chunk:
                 answer = self._ask_current(kind, type_name, chunk)
             for row in answer():
-                found[row[:-3]] = Current(*row[-3:])
+                found[row[:-3]] = row[-3:]
         return found
 
     def _ask_current(self, kind: str, type_name: str, keys: Sequence[ObjectKey]) -> Answer:

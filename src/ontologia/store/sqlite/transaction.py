@@ -62,14 +62,14 @@ class SQLiteReader:
             for key in keys:
                 row = self._tx.one(_STATE[f"current_{kind}"], (type_name, *key))
                 if row is not None:
-                    found[key] = Current(*row)
+                    found[key] = row
             return found
         statement = _STATE["current_entities" if kind == "entity" else "current_relations"]
         for chunk in _chunks(sorted(keys)):  # neighbours are read together
             parts = [key for (key,) in chunk] if kind == "entity" else [list(key) for key in chunk]
             listed = codec.encode_checked(parts)
             for row in self._tx.all(statement, {"type": type_name, "keys": listed}):
-                found[row[:-3]] = Current(*row[-3:])
+                found[row[:-3]] = row[-3:]
         return found
 
     def current_types(self, keys: Iterable[TypeKey]) -> dict[TypeKey, StoredType]:
