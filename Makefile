@@ -1,15 +1,20 @@
-# demo · test · lint · bench · docs: the same words CI uses. Each sets up .venv by itself.
+# demo · test · test-all · lint · bench · docs: the same words CI uses. Each sets up .venv by itself.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint bench soak format docs clean
+.PHONY: demo test test-all lint bench soak format docs clean
 
 demo: $(READY)
 	$(BIN)/python -m ontologia demo --force
 
-test: $(READY)
-	$(BIN)/pytest -q -n auto
+PYTEST := $(BIN)/pytest -q -n auto --dist worksteal
+
+test: $(READY)   # every requirement once
+	ONTOLOGIA_TEST_TIER=quick $(PYTEST)
+
+test-all: test   # and what that leaves out
+	ONTOLOGIA_TEST_TIER=rest $(PYTEST)
 
 lint: $(READY)
 	$(BIN)/ruff check .

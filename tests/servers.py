@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager, closing
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 
 if TYPE_CHECKING:
-    from ontologia.testing.servers import PgBouncer, Postgres
+    from ontologia.testing.servers import PgBouncer, Postgres, SharedPostgres
 
 
 def own_server(**options: Any) -> Postgres:
@@ -25,6 +26,14 @@ def own_server(**options: Any) -> Postgres:
         if os.environ.get("CI"):
             raise
         pytest.skip(f"no PostgreSQL: {error}")
+
+
+def shared_servers() -> AbstractContextManager[SharedPostgres]:
+    """Servers that processes share, as `pytest -n` has them; skips where there are none."""
+    own_server().stop()
+    from ontologia.testing.servers import SharedPostgres
+
+    return closing(SharedPostgres())
 
 
 def own_bouncer(server: Postgres, **options: Any) -> PgBouncer:

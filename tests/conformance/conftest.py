@@ -1,6 +1,7 @@
 """What only PostgreSQL can show, on each version; `ontologia.testing.conformance` has the rest.
 
-These tests end connections and count who waits, so the servers are always their own.
+These tests end connections and count who waits. Each process of tests has its own database, so
+they ask about `current_database()`; what concerns a whole server needs `tests.servers.own_server`.
 """
 
 from __future__ import annotations

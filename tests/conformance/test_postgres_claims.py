@@ -28,7 +28,10 @@ from ontologia.testing.conformance.event_world import (
 
 Open = Callable[..., SqlEventStore]
 Ask = Callable[[str], list[Any]]
-WAITING = "SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+WAITING = (
+    "SELECT COUNT(*) FROM pg_stat_activity"
+    " WHERE wait_event_type = 'Lock' AND datname = current_database()"
+)
 
 
 def until_it_waits(future: Future[Any], ask: Ask) -> None:

@@ -77,7 +77,10 @@ def test_a_commit_held_open_in_the_middle_holds_back_every_later_number(
     with first.write() as tx:
         assert write_in(tx, "a") == 1
         later.start()
-        waiting = "SELECT COUNT(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        waiting = (
+            "SELECT COUNT(*) FROM pg_locks JOIN pg_database ON pg_database.oid = database"
+            " WHERE locktype = 'advisory' AND NOT granted AND datname = current_database()"
+        )
         assert eventually(lambda: sql(waiting) == [[1]])
         assert reader.get_head_commit_id() is None
         assert numbers == []
@@ -308,6 +311,7 @@ def test_a_lease_that_runs_out_while_a_commit_waits_for_its_turn_is_seen(
         waiting.start()
         blocked = (
             "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'advisory' AND state = 'active'"
+            " AND datname = current_database()"
         )
         assert eventually(lambda: other.events._database.all(blocked))
         clock.advance(seconds=30)

@@ -90,7 +90,7 @@ def test_connections_that_died_in_the_pool_are_replaced(
     with psycopg.connect(postgres_uri) as server:
         server.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-            "WHERE application_name = 'ontologia' AND pid <> pg_backend_pid()"
+            "WHERE application_name = 'ontologia' AND datname = current_database()"
         )
 
     post(event_store, 2)

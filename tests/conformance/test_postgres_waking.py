@@ -106,8 +106,9 @@ def test_a_listener_that_lost_its_connection_listens_again(postgres_uri, uri, he
         until(lambda: heard == [0])
         with psycopg.connect(postgres_uri, autocommit=True) as operator:
             operator.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"
-                " OR query LIKE 'SELECT pg_notify%'"
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE (query LIKE 'LISTEN%' OR query LIKE 'SELECT pg_notify%')"
+                " AND datname = current_database()"
             )
         for number in range(1, 4):
             _ring(other, number)
@@ -337,7 +338,7 @@ def test_a_notice_whose_connection_died_is_sent_by_another(postgres_uri, uri, no
         with psycopg.connect(postgres_uri, autocommit=True) as operator:
             operator.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                " WHERE query = 'SELECT pg_notify($1, $2)'"
+                " WHERE query = 'SELECT pg_notify($1, $2)' AND datname = current_database()"
             )
         for number in range(4):
             session.commit(event=Bell(number=number))

@@ -7,6 +7,7 @@ import pytest
 from ontologia.testing.conformance.backends import NAMES
 from tests.docs.applications import Application, assert_told, objects
 
+pytestmark = pytest.mark.thorough
 TYPES = {"Document": "entities", "Chunk": "entities", "Occurrence": "relations"}
 
 

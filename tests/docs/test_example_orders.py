@@ -10,6 +10,7 @@ from ontologia.testing.conformance.backends import NAMES
 from tests.docs.applications import Application, assert_told, objects
 from tests.integration.commands import invoke
 
+pytestmark = pytest.mark.thorough
 DECLINED = ("o7: the card has expired", "o13: the card has expired")
 
 

@@ -14,6 +14,7 @@ import pytest
 from tests.docs.applications import Application, assert_told, objects
 from tests.integration.running import PATIENCE, until
 
+pytestmark = pytest.mark.thorough
 ADA = {"email": "ada@example.com"}
 
 

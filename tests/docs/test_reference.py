@@ -147,6 +147,7 @@ def test_links_of_the_home_page_lead_to_pages_of_the_site():
     ] == []
 
 
+@pytest.mark.thorough
 def test_the_site_is_built_without_a_warning_and_needs_no_other_server():
     done = subprocess.run(
         [sys.executable, "-m", "tools.site"],

@@ -13,10 +13,13 @@ import threading
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.docs.pages import assert_shown, commands
 from tests.integration.commands import Terminal
 from tests.integration.running import PATIENCE
 
+pytestmark = pytest.mark.thorough
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/tutorial.md"
 # The fixtures as an installed Ontologia brings them, and no other plugin's words.

@@ -42,7 +42,7 @@ def _run(figures: Path, full: bool, options: list[str]) -> bool:
     """Run the tests; whether any failed."""
     environment = os.environ | {FILE: str(figures)}
     if full:
-        environment["ONTOLOGIA_TEST_FAULTS"] = _FULL
+        environment["ONTOLOGIA_TEST_SAMPLES"] = _FULL
     command = [sys.executable, "-m", "pytest", "-q", str(_HERE), *options]
     return subprocess.run(command, env=environment, check=False).returncode != 0
 

@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from ontologia import Session
+from ontologia.testing.conformance.tiers import SCALE, samples
 from tests.faults.checker import UNFINISHED, ask, problems_at_the_end, unsound
 from tests.faults.workers import CONSUMERS, Order, Placed, begin
 
-SCALE = float(os.environ.get("ONTOLOGIA_TEST_FAULTS", "1"))
-"""How much of everything: 1 is for CI; the docstring of each long test says what is full size."""
-PATIENCE = 30 + 30 * SCALE  # seconds, for anything a process does; only a hang takes that long
+PATIENCE = max(60, 30 + 30 * SCALE)  # seconds; only a hang takes that long
 
 _EACH = 10
 
@@ -97,11 +96,11 @@ class Child:
 def points(count: int, most: int) -> list[int]:
     """The numbers, from 1 to `count`, at which something goes wrong: so many of them, evenly.
 
-    All of them with ONTOLOGIA_TEST_FAULTS=10.
+    All of them with ONTOLOGIA_TEST_SAMPLES=10.
     """
     if SCALE >= _EACH:
         return list(range(1, count + 1))
-    wanted = min(count, int(most * SCALE))
+    wanted = min(count, samples(most))
     return [1 + index * count // wanted for index in range(wanted)]
 
 

@@ -21,12 +21,13 @@ CASES = [(fault, False) for fault in FAULTS] + [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.req("NEW-062", "ONT-100", "NEW-029")
 @pytest.mark.parametrize(("fault", "for_good"), CASES)
 def test_a_disk_that_refuses_a_call_loses_nothing_and_the_store_goes_on(
     tmp_path, fault: str, for_good: bool
 ) -> None:
-    """Up to 6 calls of each kind; each of them with ONTOLOGIA_TEST_FAULTS=10."""
+    """Up to 6 calls of each kind; each of them with ONTOLOGIA_TEST_SAMPLES=10."""
     began = time.monotonic()
     options = (str(tmp_path), fault, for_good)
     with Child(tmp_path, bad_disks.suffer_a_bad_disk, *options, []) as child:
@@ -80,7 +81,7 @@ def test_a_commit_that_could_not_be_synced_is_not_found_after_everybody_was_kill
 
 @pytest.mark.req("NEW-062", "ONT-100", "NEW-029")
 def test_a_disk_that_is_full_at_any_page_loses_nothing_and_the_store_goes_on(tmp_path) -> None:
-    """8 sizes of what room is left; each number of pages with ONTOLOGIA_TEST_FAULTS=10."""
+    """8 sizes of what room is left; each number of pages with ONTOLOGIA_TEST_SAMPLES=10."""
     began = time.monotonic()
     place = tmp_path / "disk"
     place.mkdir()

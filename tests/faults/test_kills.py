@@ -12,10 +12,10 @@ import pytest
 
 from ontologia import OntologiaConfig, Session
 from ontologia.testing import ManualClock
+from ontologia.testing.conformance.tiers import samples
 from tests.faults import workers
 from tests.faults.checker import problems_at_the_end
 from tests.faults.children import (
-    SCALE,
     UNFINISHED,
     Child,
     ask,
@@ -36,10 +36,11 @@ SHORT_LEASE = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.req("ONT-200", "NEW-060", "ONT-170", "ONT-172", "ONT-139")
 def test_kills_at_random_moments_lose_nothing_and_double_nothing(path, tmp_path):
-    """25 kills; 100 of them, the full size, with ONTOLOGIA_TEST_FAULTS=4."""
-    kills = int(25 * SCALE)
+    """25 kills; 100 of them, the full size, with ONTOLOGIA_TEST_SAMPLES=4."""
+    kills = samples(25)
     chance = random.Random(200)
     began = time.monotonic()
     Session(str(path)).close()

@@ -13,10 +13,10 @@ import apsw
 import pytest
 
 from ontologia import Session
+from ontologia.testing.conformance.tiers import samples
 from tests.faults import hardships, workers
 from tests.faults.checker import problems_at_the_end
 from tests.faults.children import (
-    SCALE,
     Child,
     ask,
     assert_all_done_once,
@@ -163,10 +163,11 @@ def test_a_worker_that_slept_through_its_lease_writes_nothing_after_another_has_
     assert_all_done_once(path)
 
 
+@pytest.mark.sampled
 @pytest.mark.req("ONT-172", "ONT-200", "ONT-139")
 def test_workers_put_to_sleep_at_random_moments_for_longer_than_their_leases(path, tmp_path):
-    """6 sleeps; 60 of them, the full size, with ONTOLOGIA_TEST_FAULTS=10."""
-    sleeps, chance = int(6 * SCALE), random.Random(46)
+    """6 sleeps; 60 of them, the full size, with ONTOLOGIA_TEST_SAMPLES=10."""
+    sleeps, chance = samples(6), random.Random(46)
     settings = LEASE | {"event_max_attempts": 1_000}
     handlers = [*HANDLERS, workers.mark]
     Session(str(path)).close()

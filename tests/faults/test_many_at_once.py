@@ -11,10 +11,10 @@ from contextlib import ExitStack
 import pytest
 
 from ontologia import Entity, Event, Field, Session, on_event
+from ontologia.testing.conformance.tiers import SCALE
 from tests.faults import workers
 from tests.faults.children import (
     PATIENCE,
-    SCALE,
     Child,
     ask,
     assert_all_done_once,
@@ -28,9 +28,10 @@ from tests.faults.children import (
 PROCESSES = 8
 
 
+@pytest.mark.sampled
 @pytest.mark.req("NEW-061", "ONT-172", "ONT-200")
 def test_eight_processes_write_and_claim_on_one_file(path, tmp_path):
-    """For 4 seconds; for a minute, the full size, with ONTOLOGIA_TEST_FAULTS=15."""
+    """For 4 seconds; for a minute, the full size, with ONTOLOGIA_TEST_SAMPLES=15."""
     began = time.monotonic()
     Session(str(path)).close()
 

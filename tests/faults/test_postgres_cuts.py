@@ -52,13 +52,14 @@ def play(
     return scenario, problems_at_the_end(f"{server.uri}?schema={schema}", **promised)
 
 
+@pytest.mark.sampled
 @pytest.mark.req("ONT-200", "NEW-060")
 @pytest.mark.parametrize("half", [False, True], ids=["whole", "half"])
 @pytest.mark.parametrize("direction", ["requests", "answers"])
 def test_a_connection_cut_at_any_turn_loses_nothing_and_doubles_nothing(
     server: Postgres, proxy: Proxy, direction: Direction, half: bool
 ) -> None:
-    """Those of a few calls, and 4 others; each of some 350 with ONTOLOGIA_TEST_FAULTS=10."""
+    """Those of a few calls, and 4 others; each of some 350 with ONTOLOGIA_TEST_SAMPLES=10."""
     began = time.monotonic()
     proxy.cut_at(direction, 0)
     seen: dict[str, int] = {}

@@ -18,9 +18,9 @@ import psycopg
 import pytest
 
 from ontologia import Session
+from ontologia.testing.conformance.tiers import SCALE, samples
 from tests.faults import workers
 from tests.faults.children import (
-    SCALE,
     Child,
     ask,
 )
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _schemas = count(1)
 
 
-@pytest.fixture(scope="module", params=[18, 16])
+@pytest.fixture(scope="module", params=[18, pytest.param(16, marks=pytest.mark.thorough)])
 def server(request: pytest.FixtureRequest) -> Iterator[Postgres]:
     with own_server(version=request.param, durable=True) as server:
         yield server
@@ -47,10 +47,12 @@ def uri(server: Postgres) -> str:
     return place
 
 
+@pytest.mark.sampled
 @pytest.mark.req("ONT-200", "NEW-060", "ONT-170", "ONT-172")
 def test_workers_killed_at_random_moments(uri: str, tmp_path: Path) -> None:
-    """12 kills; 100 of them with ONTOLOGIA_TEST_FAULTS=8."""
+    """12 kills; 100 of them with ONTOLOGIA_TEST_SAMPLES=8."""
     chance, began = random.Random(4), time.monotonic()
+    kills = max(6, samples(12))  # so many that one hits a handler
     with ExitStack() as stack:
 
         def start() -> Child:
@@ -61,7 +63,7 @@ def test_workers_killed_at_random_moments(uri: str, tmp_path: Path) -> None:
 
         with crew(uri, tmp_path):
             victims = [start(), start()]
-            for _ in range(int(12 * SCALE)):
+            for _ in range(kills):
                 time.sleep(chance.uniform(0.01, 0.25))
                 place = chance.randrange(2)
                 victims[place].kill()
@@ -69,13 +71,14 @@ def test_workers_killed_at_random_moments(uri: str, tmp_path: Path) -> None:
             for victim in victims:
                 victim.kill()
 
-    assert_nothing_lost_or_doubled(uri, tmp_path, "kill -9", int(12 * SCALE), began=began)
+    assert_nothing_lost_or_doubled(uri, tmp_path, "kill -9", kills, began=began)
     crashes = ask(uri, "SELECT COUNT(*) FROM attempts WHERE outcome = 'lease expired'")[0][0]
     assert crashes > 0  # or no kill hit a handler, and nothing was shown
 
 
+@pytest.mark.sampled
 def test_connections_ended_at_random_moments(uri: str, server: Postgres, tmp_path: Path) -> None:
-    """100 of them; those of the listeners, too. 1,000 with ONTOLOGIA_TEST_FAULTS=10."""
+    """100 of them; those of the listeners, too. 1,000 with ONTOLOGIA_TEST_SAMPLES=10."""
     chance, began, ended = random.Random(5), time.monotonic(), 0
     with crew(uri, tmp_path), psycopg.connect(server.uri, autocommit=True) as operator:
         while ended < 100 * SCALE:
@@ -91,14 +94,15 @@ def test_connections_ended_at_random_moments(uri: str, server: Postgres, tmp_pat
     assert_nothing_lost_or_doubled(uri, tmp_path, "pg_terminate_backend", ended, began=began)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("how", ["halt", "kill"], ids=["restarted", "killed"])
 def test_a_server_that_goes_away_and_comes_back(
     uri: str, server: Postgres, tmp_path: Path, how: str
 ) -> None:
-    """3 times; 30 with ONTOLOGIA_TEST_FAULTS=10. Every other time it is away for a while."""
+    """3 times; 30 with ONTOLOGIA_TEST_SAMPLES=10. Every other time it is away for a while."""
     chance, began = random.Random(6), time.monotonic()
     with crew(uri, tmp_path):
-        for number in range(int(3 * SCALE)):
+        for number in range(samples(3)):
             wait_for_orders(tmp_path, 20)
             time.sleep(chance.uniform(0, 0.1))
             getattr(server, how)()
@@ -108,9 +112,7 @@ def test_a_server_that_goes_away_and_comes_back(
 
     crashed = how == "kill"
     trouble = "the server crashes" if crashed else "the server is restarted"
-    assert_nothing_lost_or_doubled(
-        uri, tmp_path, trouble, int(3 * SCALE), crashed=crashed, began=began
-    )
+    assert_nothing_lost_or_doubled(uri, tmp_path, trouble, samples(3), crashed=crashed, began=began)
     logs = [log.read_text() for log in tmp_path.glob("child-*.log")]
     assert [log for log in logs if _said_once_and_over(log)] == logs
 

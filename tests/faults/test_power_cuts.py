@@ -13,10 +13,10 @@ import pytest
 
 from ontologia import OntologiaConfig, Session, on_event
 from ontologia.testing import ManualClock
+from ontologia.testing.conformance.tiers import SCALE, samples
 from tests.faults import hardships
 from tests.faults.checker import problems, problems_at_the_end
 from tests.faults.children import (
-    SCALE,
     UNFINISHED,
     Child,
     ask,
@@ -46,16 +46,18 @@ def drain(path, handlers=HANDLERS) -> None:
     assert ask(path, UNFINISHED) == [(0,)]
 
 
+@pytest.mark.sampled
 @pytest.mark.req("NEW-032", "NEW-060", "ONT-200")
 @pytest.mark.parametrize("backlog", [0, 300], ids=["while they come", "in the middle of a drain"])
 @pytest.mark.parametrize("keep", [0.0, 0.5], ids=[NONE, SOME])
 def test_a_power_cut_loses_nothing_that_a_caller_was_told_of(tmp_path, keep, backlog):
-    """4 cuts of each kind; 20 of each, the full size, with ONTOLOGIA_TEST_FAULTS=5."""
+    """4 cuts of each kind; 20 of each, the full size, with ONTOLOGIA_TEST_SAMPLES=5."""
     moments = random.Random(32)
     began = time.monotonic()
     told = forgotten = 0
     lost: list[str] = []
-    for cut in range(int(4 * SCALE)):
+    cuts = max(2, samples(4))  # the first of them is early: nobody was told of anything by then
+    for cut in range(cuts):
         folder = tmp_path / str(cut)
         image = folder / "image"
         image.mkdir(parents=True)
@@ -76,18 +78,17 @@ def test_a_power_cut_loses_nothing_that_a_caller_was_told_of(tmp_path, keep, bac
         drain(path)
         lost += problems_at_the_end(path, committed=committed, announced=announced)
 
-    tally(KEPT, "SQLite: a power cut at a random moment", tries=int(4 * SCALE), losses=len(lost))
+    tally(KEPT, "SQLite: a power cut at a random moment", tries=cuts, losses=len(lost))
     assert lost == []
     assert told > 0
-    show_figures(
-        began=began, cuts=int(4 * SCALE), calls_that_returned=told, runs_forgotten=forgotten
-    )
+    show_figures(began=began, cuts=cuts, calls_that_returned=told, runs_forgotten=forgotten)
 
 
+@pytest.mark.sampled
 @pytest.mark.req("NEW-032", "NEW-060", "ONT-200")
 @pytest.mark.parametrize("keep", [0.0, 0.5, 1.0], ids=[NONE, SOME, ALL])
 def test_a_power_cut_at_each_moment_of_a_short_life_loses_nothing(tmp_path, keep):
-    """At one change of the disk of 40; at each of them with ONTOLOGIA_TEST_FAULTS=10."""
+    """At one change of the disk of 40; at each of them with ONTOLOGIA_TEST_SAMPLES=10."""
     began = time.monotonic()
     options = (str(tmp_path / "test.db"), str(tmp_path), keep, EVERY)
     with Child(tmp_path, hardships.photograph_each_moment, *options) as child:

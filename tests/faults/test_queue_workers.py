@@ -73,7 +73,13 @@ UNTIL_THE_LAST = (
 def handler(event, env):
     handled(event)
 
-threading.Thread(target=lambda: (listen(), os.kill(os.getpid(), signal.SIGTERM))).start()
+def stop():
+    listen()
+    while signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # the worker does not run yet
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+threading.Thread(target=stop).start()
 say("began")
 work(handler)
 """

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from datetime import timedelta, timezone
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck
 from hypothesis import strategies as st
 
+from ontologia.testing.conformance import tiers
 from tests.fuzz.world import Fuzzed, Hue, Rank, fuzzed
 
-SCALE = float(os.environ.get("ONTOLOGIA_TEST_FAULTS", "1"))
-
-
-def examples(count: int) -> settings:
-    """So many examples, or more if the environment says so."""
-    return settings(
-        max_examples=max(1, int(count * SCALE)),
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-        print_blob=True,
-    )
+examples = partial(tiers.examples, suppress_health_check=list(HealthCheck), print_blob=True)
 
 
 class Word(str):

@@ -14,6 +14,8 @@ from ontologia.store.database import Conflict
 from tests.integration.running import until
 from tests.shop import Customer
 
+pytestmark = pytest.mark.each_database
+
 
 class Boarded(Event):
     number: Field[int]

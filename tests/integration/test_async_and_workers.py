@@ -13,6 +13,8 @@ from ontologia.errors import EventLoopLimitError
 from tests.integration.running import PATIENCE, claim_of, until
 from tests.shop import Customer
 
+pytestmark = pytest.mark.each_database
+
 
 class Job(Event):
     number: Field[int] = 0

@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 
 import psycopg
 import pytest
 
-from ontologia.bench.places import without_schema
+from tests.servers import own_server
 
 TINY = """
 import sys
@@ -141,18 +142,24 @@ def test_nothing_is_measured_of_who_did_not_do_the_work():
     assert "it failed" in found[0]["left_out"]
 
 
-def test_on_a_server_databases_are_made_and_dropped_again(place):
-    uri = place("postgres")
+@pytest.fixture
+def server() -> Iterator[str]:
+    """One of its own: databases are counted there."""
+    with own_server() as server:
+        yield server.uri
 
+
+@pytest.mark.thorough
+def test_on_a_server_databases_are_made_and_dropped_again(server):
     found = records(
         "enqueue-many", "drain", "drain-state", "chain", "latency", "processes",
-        "--contenders", "ontologia,bare", "--rounds", "1", "--datastore-uri", uri,
+        "--contenders", "ontologia,bare", "--rounds", "1", "--datastore-uri", server,
     )  # fmt: skip
 
     on_server = [each for each in found if each.get("database") == "PostgreSQL"]
     assert len(measured(on_server)) == 2 * 6
     assert {each["database"] for each in found} == {"SQLite", "PostgreSQL"}
-    with psycopg.connect(without_schema(uri)) as connection:
+    with psycopg.connect(server) as connection:
         left = connection.execute("SELECT datname FROM pg_database WHERE datname LIKE '%bench%'")
         assert left.fetchall() == []
 

@@ -21,6 +21,8 @@ from ontologia.testing.conformance.test_event_check import BROKEN
 from ontologia.testing.conformance.test_event_check import world as states  # noqa: F401
 from tests.integration.commands import ONTOLOGIA, at_a_terminal
 
+pytestmark = pytest.mark.each_database
+
 OLD = "'2020-01-01T00:00:00.000000+00:00'"
 
 

@@ -111,6 +111,7 @@ def test_other_namespaces_are_not_told(event_store):
     assert follower.look() == []
 
 
+@pytest.mark.each_database
 def test_events_that_become_visible_late_are_told(backend, event_store, open_events):
     if backend.name == "sqlite":
         pytest.skip("a number is given and becomes visible at once: there is one writer")

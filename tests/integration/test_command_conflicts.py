@@ -21,6 +21,8 @@ from ontologia.errors import (
 )
 from tests.integration.freight import FreightShipment, application, do, queued
 
+pytestmark = pytest.mark.each_database
+
 KEY = "freight.shipment"
 
 

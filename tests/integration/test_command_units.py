@@ -15,6 +15,8 @@ from ontologia.commands import Command, Env, RecordExists, RecordSet, api
 from ontologia.errors import BatchSizeExceededError, LockContentionError, StateConflictError
 from tests.integration.freight import application, do, model, queued
 
+pytestmark = pytest.mark.each_database
+
 KEY = "freight.shipment"
 
 

@@ -20,6 +20,8 @@ from ontologia.testing.conformance.backends import SQLITE
 from tests.integration.processes import HOLD_A_COMMIT, PATIENCE, Process, run
 from tests.shop import Customer, Product
 
+pytestmark = pytest.mark.each_database
+
 THREADS = 8
 ROUNDS = 15
 

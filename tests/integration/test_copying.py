@@ -44,7 +44,7 @@ ROUTES = [
     ("sqlite", "postgres"),
     ("postgres", "sqlite"),
     ("sqlite", "sqlite"),
-    ("postgres", "postgres"),
+    pytest.param(("postgres", "postgres"), marks=pytest.mark.thorough),
 ]
 every_route = pytest.mark.parametrize("route", ROUTES, ids=" to ".join)
 both_ways = pytest.mark.parametrize("route", ROUTES[:2], ids=" to ".join)

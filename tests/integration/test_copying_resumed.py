@@ -51,7 +51,9 @@ def target(route, place):
 # -- killed ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("portions", [1, 4, 20, 45])
+@pytest.mark.parametrize(
+    "portions", [4, *(pytest.param(n, marks=pytest.mark.thorough) for n in (1, 20, 45))]
+)
 @both_ways
 def test_a_copy_that_was_killed_goes_on_where_it_stopped(
     source, target, portions, ask_store, monkeypatch

@@ -12,6 +12,8 @@ from ontologia.extensions.bus import EventBus
 from tests.integration.buses import NEVER, Ear, ended, until
 from tests.integration.processes import Process
 
+pytestmark = pytest.mark.each_database
+
 HOST = """
 import asyncio
 from ontologia.extensions import dispatch

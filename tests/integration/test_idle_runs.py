@@ -13,6 +13,8 @@ from ontologia.store.events.claims import Claims
 from tests.integration import processes
 from tests.integration.running import PATIENCE, running, until
 
+pytestmark = pytest.mark.each_database
+
 
 class Job(Event):
     number: Field[int] = 0

@@ -11,6 +11,8 @@ from ontologia import Event, Field, LeaseExpiredError, Schedule, on_event
 from ontologia.errors import HandlerError, InvalidValueError
 from tests.shop import Customer
 
+pytestmark = pytest.mark.each_database
+
 
 class Order(Event):
     number: Field[int] = 0

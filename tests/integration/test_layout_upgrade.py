@@ -12,6 +12,8 @@ from ontologia.store.sqlite.layout import LAYOUT
 from ontologia.testing.conformance.queue_world import event, take
 from tests.integration.explained import Buys, Customer, fill
 
+pytestmark = pytest.mark.each_database
+
 INDEXES = ("idx_commits_event", "idx_events_root")
 
 

@@ -16,6 +16,8 @@ from ontologia.errors import IntegrityError
 from tests.integration.running import claim_of, stored
 from tests.shop import Customer
 
+pytestmark = pytest.mark.each_database
+
 
 class Charge(Event):
     number: Field[int] = 0

@@ -12,6 +12,8 @@ from ontologia import Session
 from ontologia.runtime.modules import load_module
 from tests.integration.test_cli_run import Worker
 
+pytestmark = pytest.mark.each_database
+
 numbers = itertools.count(1)
 HEAD = """
 import functools

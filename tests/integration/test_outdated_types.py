@@ -11,6 +11,8 @@ from ontologia.queues import EventWorker, RetryPolicy
 from tests.integration.freight import application
 from tests.integration.running import statuses
 
+pytestmark = pytest.mark.each_database
+
 SEVERAL = 5
 
 

@@ -26,7 +26,7 @@ class Rung(Event):
     number: Field[int]
 
 
-@pytest.fixture(scope="module", params=[18, 16])
+@pytest.fixture(scope="module", params=[18, pytest.param(16, marks=pytest.mark.thorough)])
 def server(request: pytest.FixtureRequest) -> Iterator[Postgres]:
     with own_server(version=request.param) as server:
         yield server

@@ -16,6 +16,8 @@ from ontologia.testing.conformance.backends import SQLITE
 from tests.integration.running import PATIENCE, statuses
 from tests.shop import Customer
 
+pytestmark = pytest.mark.each_database
+
 
 class Job(Event):
     number: Field[int] = 0

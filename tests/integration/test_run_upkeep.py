@@ -11,6 +11,8 @@ from ontologia import Event, Field, on_event
 from ontologia.clock import to_text
 from tests.integration.running import PATIENCE, running, until
 
+pytestmark = pytest.mark.each_database
+
 DAY = 24 * 3600
 
 

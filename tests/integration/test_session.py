@@ -31,6 +31,8 @@ from ontologia.errors import (
 from ontologia.testing.conformance.backends import SQLITE
 from tests.shop import Customer, Product, Subscription
 
+pytestmark = pytest.mark.each_database
+
 
 class Numbered(Entity):
     number: Field[int] = Field(primary_key=True)

@@ -14,6 +14,8 @@ from tests.integration.processes import Process
 from tests.integration.processes import run as run_process
 from tests.shop import Customer
 
+pytestmark = pytest.mark.each_database
+
 
 class Order(Event):
     number: Field[int] = 0

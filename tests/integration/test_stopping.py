@@ -14,6 +14,8 @@ from ontologia.errors import HandlerError, InvalidValueError, SessionClosedError
 from tests.integration.running import PATIENCE, claim_of, running, statuses, until
 from tests.shop import Customer
 
+pytestmark = pytest.mark.each_database
+
 
 class Job(Event):
     number: Field[int] = 0

@@ -33,6 +33,8 @@ from tests.integration.processes import Process
 from tests.integration.running import until
 from tests.shop import Customer
 
+pytestmark = pytest.mark.each_database
+
 GROUP = "worker:default"
 
 

@@ -19,6 +19,8 @@ from ontologia.errors import (
 from ontologia.runtime.delta import Delta
 from tests.integration.running import PATIENCE
 
+pytestmark = pytest.mark.each_database
+
 
 class Guest(Entity):
     id: Field[str]

@@ -14,7 +14,7 @@ import pytest
 import ontologia
 from tests.release.pythons import pythons
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.thorough
 ROOT = Path(__file__).parents[2]
 FOUND = pythons()
 

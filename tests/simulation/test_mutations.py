@@ -35,6 +35,7 @@ def package(tmp_path: Path) -> Path:
     return Path(shutil.copytree(Path(ontologia.__file__).parent, tmp_path / "ontologia"))
 
 
+@pytest.mark.thorough
 @pytest.mark.req("ONT-172")
 @pytest.mark.parametrize("bug", MUTATIONS)
 def test_a_planted_bug_is_found(bug: str, package: Path) -> None:

@@ -28,13 +28,13 @@ from ontologia.testing.simulation.troubles import (
 )
 
 PORTION = 100
-PORTIONS = 20
+PORTIONS = [*range(2), *(pytest.param(n, marks=pytest.mark.thorough) for n in range(2, 20))]
 TROUBLES = {**AT_STATEMENTS, **AT_BEGIN, **AT_COMMIT, **IN_HANDLERS, **OF_PROCESSES}
 ACTS = {"retry", "replay", "cancel", "cancel_event", "cleanup", "pause", "collect", "forget"}
 
 
 @pytest.mark.req("ONT-139", "ONT-170", "ONT-172")
-@pytest.mark.parametrize("portion", range(PORTIONS))
+@pytest.mark.parametrize("portion", PORTIONS)
 def test_no_promise_is_broken_whatever_goes_wrong(portion: int) -> None:
     counts: Counter[str] = Counter()
 

@@ -16,9 +16,11 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Sequence
+from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -28,6 +30,9 @@ import psycopg
 _START_SECONDS = 30
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _UNSAFE = ("fsync=off", "full_page_writes=off")
+_LOOPBACK = "127.0.0.1"
+_DATABASE = "SELECT 1 FROM pg_database WHERE datname = %s"
+_SHARED = ("max_connections=500",)  # the default of 100 is for one process of tests
 
 
 class Postgres:
@@ -150,6 +155,80 @@ class Postgres:
             self._server.send_signal(how)
             self._server.wait(20)
             self._server = None
+
+
+class SharedPostgres:
+    """One PostgreSQL server of each version for several processes, each with its own database.
+
+    The process that opens it owns the servers. Others ask for a database with `database_for`, by
+    the `port` of this one; a server is started when it is first asked for. `close` stops all of
+    them. A killed owner takes them with it.
+    """
+
+    def __init__(self) -> None:
+        self._listener = Listener((_LOOPBACK, 0), backlog=64)
+        self._servers: dict[int, Postgres] = {}
+        # The kernel ends a server when the thread ends that started it. So one thread starts all,
+        # and stays until they are stopped.
+        self._thread = threading.Thread(target=self._serve, name="shared servers", daemon=True)
+        self._thread.start()
+
+    @property
+    def port(self) -> int:
+        """Where other processes ask."""
+        return int(self._listener.address[1])
+
+    @staticmethod
+    def database_for(name: str, version: int, port: int) -> str:
+        """The URI of the database `name` on the server of this version, made when first asked for.
+
+        RuntimeError with the server's log where it does not start.
+        """
+        with Client((_LOOPBACK, port)) as owner:
+            owner.send_bytes(f"{version} {name}".encode())
+            uri = owner.recv_bytes().decode()
+        if not uri.startswith("postgresql:"):
+            raise RuntimeError(uri)
+        return uri
+
+    def close(self) -> None:
+        """Stop all servers, and delete their clusters."""
+        with Client((_LOOPBACK, self.port)) as owner:
+            owner.send_bytes(b"")
+        self._thread.join()
+        self._listener.close()
+
+    def _serve(self) -> None:
+        try:
+            while True:
+                # A process that asked may be killed before it has its answer.
+                with contextlib.suppress(OSError, EOFError), self._listener.accept() as asking:
+                    wanted = asking.recv_bytes().decode().split()
+                    if not wanted:
+                        return
+                    self._answer(asking, int(wanted[0]), wanted[1])
+        finally:
+            for server in self._servers.values():
+                server.stop()
+
+    def _answer(self, asking: Connection[Any, Any], version: int, name: str) -> None:
+        try:
+            uri = self._database(version, name)
+        except (RuntimeError, psycopg.Error) as error:
+            uri = str(error)
+        asking.send_bytes(uri.encode())
+
+    def _database(self, version: int, name: str) -> str:
+        server = self._servers.get(version)
+        if server is None:
+            server = Postgres(version, settings=_SHARED)
+            self._servers[version] = server
+            server.start()
+        uri = f"{server.uri.rpartition('/')[0]}/{name}"
+        with psycopg.connect(server.uri, autocommit=True) as operator:
+            if not operator.execute(_DATABASE, (name,)).fetchone():
+                operator.execute(f'CREATE DATABASE "{name}"'.encode())
+        return uri
 
 
 class PgBouncer:

@@ -17,6 +17,9 @@ SERVER = os.environ.get("ONTOLOGIA_TEST_POSTGRES", "")
 NAMES = ["sqlite", *(["postgres"] if SERVER else ["postgres18", "postgres16"])]
 """The backends under test: each is a fixture of this name, with the scope of the session."""
 
+PORT = "ontologia_postgres"
+"""The key in xdist's `workerinput` for the port of `SharedPostgres`."""
+
 
 class Backend(Protocol):
     """One kind of store, to be tested."""
@@ -65,20 +68,25 @@ class SQLite:
 
 
 @contextmanager
-def postgres_server(version: int) -> Generator[str]:
-    """The URI of a server that is started for the tests; they are skipped where there is none.
+def postgres_server(version: int, config: pytest.Config) -> Generator[str]:
+    """The URI of a database on a server that is started for the tests; skips where there is none.
 
-    In CI they are not: there a missing server is a mistake.
+    In CI it does not skip: there a missing server is a mistake. The processes of `pytest -n` share
+    one server, which the plugin starts in the controller.
     """
     try:
-        from ontologia.testing.servers import Postgres
+        from ontologia.testing.servers import Postgres, SharedPostgres, postgres_programs
 
-        server = Postgres(version)
+        postgres_programs(version)
     except ImportError as error:
         if os.environ.get("CI"):
             raise
         pytest.skip(f"no PostgreSQL {version}: {error}")
-    with server:
+    given: dict[str, Any] = getattr(config, "workerinput", {})
+    if PORT in given:
+        yield SharedPostgres.database_for(given["workerid"], version, given[PORT])
+        return
+    with Postgres(version) as server:
         yield server.uri
 
 

@@ -24,6 +24,7 @@ from ontologia.store.open import WithEvents, open_event_store
 from ontologia.testing import ManualClock
 from ontologia.testing.conformance.backends import (
     NAMES,
+    PORT,
     SERVER,
     Backend,
     SQLite,
@@ -33,6 +34,7 @@ from ontologia.testing.conformance.queue_world import PROVIDERS, InMemory, InSto
 
 if TYPE_CHECKING:
     from ontologia.testing.conformance.schemas import Postgres
+    from ontologia.testing.servers import SharedPostgres
 
 # At the desk each run looks at new examples; CI looks at the same ones each time, so that a run
 # says something about the change and not about luck.
@@ -40,9 +42,29 @@ settings.register_profile("ci", derandomize=True, deadline=None)
 if os.environ.get("CI"):
     settings.load_profile("ci")
 
+pytest_plugins = ["ontologia.testing.conformance.tiers"]
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "req(*rows): the rows of docs/requirements.md it proves")
+
+# -- servers for `pytest -n` ----------------------------------------------------------------------
+
+_shared: pytest.StashKey[SharedPostgres] = pytest.StashKey()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a worker process of xdist where it gets a database; this runs in the controller."""
+    try:
+        from ontologia.testing.servers import SharedPostgres
+    except ImportError:  # the tests that need a server say so
+        return
+    if _shared not in node.config.stash:
+        node.config.stash[_shared] = SharedPostgres()
+    node.workerinput[PORT] = node.config.stash[_shared].port
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if _shared in config.stash:
+        config.stash[_shared].close()
 
 
 @pytest.fixture
@@ -59,31 +81,31 @@ def sqlite() -> SQLite:
 
 
 @pytest.fixture(scope="session")
-def postgres18() -> Iterator[Postgres]:
-    with postgres_server(18) as server:
-        yield from _schemas(server)
+def postgres18(pytestconfig: pytest.Config) -> Iterator[Postgres]:
+    with postgres_server(18, pytestconfig) as server:
+        yield from _schemas(server, drop=False)  # the server goes with all that is on it
 
 
 @pytest.fixture(scope="session")
-def postgres16() -> Iterator[Postgres]:
-    with postgres_server(16) as server:
-        yield from _schemas(server)
+def postgres16(pytestconfig: pytest.Config) -> Iterator[Postgres]:
+    with postgres_server(16, pytestconfig) as server:
+        yield from _schemas(server, drop=False)  # the server goes with all that is on it
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
     """The server that ONTOLOGIA_TEST_POSTGRES names."""
-    yield from _schemas(SERVER)
+    yield from _schemas(SERVER, drop=True)
 
 
-def _schemas(server: str) -> Generator[Postgres]:
+def _schemas(server: str, *, drop: bool) -> Generator[Postgres]:
     from ontologia.testing.conformance.schemas import Postgres
 
     made = Postgres(server)
     try:
         yield made
     finally:
-        made.close()
+        made.close(drop=drop)
 
 
 @pytest.fixture(scope="session", params=NAMES)

@@ -93,9 +93,9 @@ class Postgres:
                 cursor.execute(text.encode(), values or None)
             return cursor.fetchall() if cursor.description else []
 
-    def close(self) -> None:
-        """Drop what was made."""
-        for schema in self._made:
+    def close(self, *, drop: bool = True) -> None:
+        """End the connection; with `drop`, after dropping all schemas that were made."""
+        for schema in self._made if drop else ():
             with self._connection() as connection:
                 connection.execute(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE'.encode())
         if self._kept is not None:

@@ -10,12 +10,13 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ontologia import Entity, Field, Relation, Session, left, right
 from ontologia.errors import DefinitionError, QueryError
 from ontologia.query import count
+from ontologia.testing.conformance.tiers import examples
 
 
 class Note(Entity):
@@ -66,7 +67,6 @@ TEXTS = st.lists(TEXT, min_size=2, max_size=8, unique=True)
 NAMES = st.lists(TEXT.filter(bool), min_size=2, max_size=8, unique=True)
 
 Stored = Callable[..., AbstractContextManager[Session]]
-quick = settings(max_examples=40, deadline=None)
 
 
 @pytest.fixture(scope="session")
@@ -93,7 +93,7 @@ def ids(session: Session, condition: Any, *, as_of: int | None = None) -> list[s
 
 
 @pytest.mark.req("SQL-039", "SQL-040")
-@quick
+@examples(40)
 @given(TEXTS)
 def test_a_value_finds_itself_and_nothing_else(stored, texts):
     notes = [
@@ -114,7 +114,7 @@ def test_a_value_finds_itself_and_nothing_else(stored, texts):
 
 
 @pytest.mark.req("SQL-039", "SQL-045")
-@quick
+@examples(40)
 @given(TEXTS, TEXT)
 def test_parts_of_text_are_found_as_python_finds_them(stored, texts, part):
     notes = [Note(id=f"{n}", body=t, plain=t, data={"text": t}) for n, t in enumerate(texts)]
@@ -190,7 +190,7 @@ def test_parentheses_are_kept_and_a_thousand_alternatives_are_no_deep_tree(store
 
 
 @pytest.mark.req("SQL-039", "SQL-040", "SQL-046")
-@quick
+@examples(40)
 @given(NAMES)
 def test_a_step_of_a_path_is_a_name_and_nothing_else(stored, names):
     notes = [
@@ -213,7 +213,7 @@ def test_a_step_of_a_path_is_a_name_and_nothing_else(stored, names):
                 assert ids(session, Note.items.any_path(name) == number) == [f"{number}"]
 
 
-@quick
+@examples(40)
 @given(NAMES)
 def test_objects_are_ordered_by_a_value_under_any_name(stored, names):
     notes = [Note(id=f"{n}", data={names[0]: -n, names[1]: n}) for n in range(4)]
@@ -253,7 +253,7 @@ def test_any_path_is_false_of_everything_but_a_list_with_a_fitting_object(stored
 
 
 @pytest.mark.req("SQL-039")
-@quick
+@examples(40)
 @given(NAMES)
 def test_any_text_is_a_key(stored, names):
     notes = [Note(id=name, body=name) for name in names]
@@ -313,7 +313,7 @@ IDENTIFIERS |= st.sampled_from(["select", "order", "group", "fields", "value", "
 
 
 @pytest.mark.req("SQL-039")
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(IDENTIFIERS, IDENTIFIERS, IDENTIFIERS)
 def test_any_identifier_names_a_class_and_an_indexed_field(fresh_uri, name, key, value):
     assume(key != value and not {key, value} & {"meta", "id"})

@@ -12,17 +12,19 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import apsw
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
 from ontologia import Entity, Field, Session, codec, query
 from ontologia.query import QueryBuilder, Question
 from ontologia.runtime.reader import Reader
+from ontologia.testing.conformance import tiers
 from ontologia.testing.conformance.query_world import (
     COMPARED,
     ENTITIES,
@@ -73,10 +75,10 @@ WALKS = [
 ]
 
 
-def examples(count: int) -> settings:
-    # A world is large for hypothesis, and cheap all the same.
-    slow = [HealthCheck.too_slow, HealthCheck.data_too_large]
-    return settings(max_examples=count, deadline=None, suppress_health_check=slow)
+# A world is large for hypothesis, and cheap all the same.
+examples = partial(
+    tiers.examples, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 
 
 class EvaluatingReader(Reader):

@@ -16,7 +16,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ontologia import Entity, Field, Session, query
@@ -40,6 +40,7 @@ from ontologia.testing.conformance.query_world import (
 from ontologia.testing.conformance.query_world import (
     NAMES as STEPS,
 )
+from ontologia.testing.conformance.tiers import examples
 
 OTHERS = pytest.mark.parametrize(
     "backend", [name for name in NAMES if name != "sqlite"], indirect=True, scope="session"
@@ -218,7 +219,7 @@ class Asking:
 
 @OTHERS
 @pytest.mark.req("SQL-032", "SQL-040", "SQL-042", "SQL-049", "SQL-051", "SQL-056")
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(st.integers(0, 2**32))
 def test_the_same_questions_have_the_same_answers_in_the_same_order(fresh_uri, seed):
     with Session("sqlite://") as first, Session(fresh_uri()) as second:
