@@ -82,6 +82,7 @@ def test_a_rival_does_the_same_work_or_says_why_it_cannot(rival):
     assert len({name for name, _ in measured(found)}) >= len(some) - 1
 
 
+@pytest.mark.thorough
 def test_every_scenario_with_state_is_measured_and_all_give_as_many_answers():
     found = records(*STATE, "--contenders", "ontologia,bare,sqlalchemy-history", "--rounds", "1")
 
@@ -103,6 +104,7 @@ def test_an_idle_worker_needs_less_than_80_mb():
     assert 10 < found["median"] < 80
 
 
+@pytest.mark.thorough
 def test_rounds_go_in_turn():
     done = bench("enqueue-one", "--contenders", "ontologia,bare", "--rounds", "2", "--json")
 
@@ -114,6 +116,7 @@ def test_rounds_go_in_turn():
     assert rounds == [2, 2]
 
 
+@pytest.mark.thorough
 def test_who_is_not_installed_is_named_with_what_helps():
     done = bench(
         "enqueue-one", "--contenders", "bare,huey", "--rounds", "1",
@@ -125,6 +128,7 @@ def test_who_is_not_installed_is_named_with_what_helps():
     assert 'pip install "ontologia[bench]"' in line
 
 
+@pytest.mark.thorough
 def test_nothing_is_measured_of_who_did_not_do_the_work():
     fake = "from ontologia.bench.contenders.{}; {}.changed = 'SELECT 3'"
 
@@ -178,6 +182,7 @@ def test_a_rival_on_a_server_does_the_same_work(rival, place):
     assert measured(on_server) == {(name, rival) for name in some}, on_server
 
 
+@pytest.mark.thorough
 def test_a_page_and_a_picture_are_written(tmp_path):
     page, picture = tmp_path / "RESULTS.md", tmp_path / "bars.svg"
 

@@ -13,6 +13,7 @@ from ontologia import Session
 from ontologia.errors import InvalidValueError
 from ontologia.extensions.bus import EventBus
 from ontologia.extensions.contract import Event
+from ontologia.testing.conformance.tiers import samples
 from tests.integration.buses import NEVER, Ear, ended, until
 
 COLUMNS = "id, topic, source, payload, correlation_id, fire_at, status, created_at, fired_at"
@@ -193,10 +194,11 @@ def events_alive():
     return sum(isinstance(each, Event) for each in gc.get_objects())
 
 
+@pytest.mark.sampled
 @pytest.mark.req("BUS-013", "BUS-047")
 def test_ten_thousand_that_are_due_at_once_come_in_order_and_few_at_a_time(uri):
     """PostgreSQL is given fewer: there the point is the order, and a portion has a thousand."""
-    count = 10_000 if uri.startswith("sqlite") else 2_500
+    count = samples(10_000 if uri.startswith("sqlite") else 2_500)
     alive, heard = [], []
     before = events_alive()  # of other tests
 
