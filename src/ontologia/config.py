@@ -79,7 +79,7 @@ class OntologiaConfig(BaseModel):
     event_backoff_max_ms: _NotNegative = 30_000
     """... and at most this, plus up to 100 ms of chance."""
     max_event_chain_depth: _NotNegative = 20
-    """The most hops from the first event of a chain to the last."""
+    """The most hops in a chain of events. A deferred event (a second or more) begins at 0 again."""
     max_payload_bytes: _Positive = 1_048_576
     """The most bytes of JSON an event's fields may have."""
     shutdown_grace_ms: _NotNegative = 5_000

@@ -458,7 +458,7 @@ class LeaseExpiredError(OntologiaError, RuntimeError):
 
 
 class EventLoopLimitError(OntologiaError, RuntimeError):
-    """An event would be further from the root of its chain than max_event_chain_depth."""
+    """An event would be deeper in its chain than max_event_chain_depth."""
 
     def __init__(self, event_type: str, depth: int, limit: int, root_event_id: str) -> None:
         self.event_type, self.depth, self.limit = event_type, depth, limit
@@ -466,8 +466,9 @@ class EventLoopLimitError(OntologiaError, RuntimeError):
         super().__init__(
             f"{event_type} would be hop {depth} of the chain that began with event "
             f"{root_event_id}, and max_event_chain_depth is {limit}; it was not stored",
-            hint="Handlers that answer each other's events never end. Raise "
-            "OntologiaConfig(max_event_chain_depth=...) only for a chain that does end.",
+            hint="Handlers that emit events for each other never end. Raise "
+            "OntologiaConfig(max_event_chain_depth=...) only for a chain that does end; an event "
+            "deferred by a second or more begins a new count.",
         )
 
 

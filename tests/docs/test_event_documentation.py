@@ -192,7 +192,7 @@ def test_the_queries_on_events_find_what_they_say(open_session, sql):
     assert (failing[0], failing[3], failing[5]) == ("fail", 1, "ValueError: o1 is broken")
     [letters] = ask("dead letters by error")
     assert letters[:5] == ["default", "refuse", "docs.paid", "not o1", 1]
-    assert ask("nobody subscribes to") == [["default", "docs.shipped", 1]]
+    assert ask("no consumer subscribes to") == [["default", "docs.shipped", 1]]
     [later] = ask("what is announced later")
     assert (later[2], later[4]) == ("docs.shipped", "o3")
     assert [row[0] for row in ask("they died")] == ["ghost"]

@@ -253,6 +253,19 @@ LETTER = (
     "event_type, event_payload, root_event_id, chain_depth) SELECT id, 'answer', namespace, "
     f"{OLD}, 1, 'x', type, payload, id, 0 FROM events"
 )
+FUTURE = OLD.replace("2020", "2999")
+RENAMED = [
+    "DELETE FROM event_claims",
+    (
+        "INSERT INTO ready(consumer_id, priority, created_at, event_id, type) "
+        "SELECT c.id, e.priority, e.created_at, e.id, e.type FROM events e CROSS JOIN consumers c"
+    ),
+    (
+        f"INSERT INTO sessions VALUES ('s', 'default', {OLD}, {FUTURE}, "
+        """'{"consumers": ["answer"], "event_types": ["doctor.phoned"]}')"""
+    ),
+]
+"""The class of the event was renamed, and its old events wait for a consumer that is run."""
 FINDINGS = [
     (("error", "commit_gaps", "after commit 1", 1), ["DELETE FROM commits WHERE id = 2"]),
     (("error", "orphans", "entity_history Customer", 1),
@@ -276,6 +289,7 @@ FINDINGS = [
     (("info", "dead_sessions", "shop", 1),
      [f"INSERT INTO sessions VALUES ('s', 'shop', {OLD}, {OLD}, '{{}}')"]),
     (("warning", "unconsumed", "default doctor.called", 1), ["DELETE FROM subscriptions"]),
+    (("warning", "unclaimed_types", "default doctor.called of answer", 1), RENAMED),
     (("warning", "dead_letters", "default answer", 1), [LETTER]),
     (("warning", "unseen_consumers", "default answer", 0),
      [f"UPDATE consumers SET last_seen_at = {OLD}"]),

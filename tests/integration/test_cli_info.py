@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ontologia import OntologiaConfig, Session
+from ontologia.delivery.lifecycle import EVENT_STATUSES
 from tests.integration.commands import ONTOLOGIA, at_a_terminal, invoke, process
 from tests.integration.moving import fill, tables
 from tests.shop import Customer
@@ -135,7 +136,7 @@ def test_statistics_count_objects_and_events(full, ask_store):
         counted[0][0]
     ]
     post = next(each for each in found["namespaces"] if each["namespace"] == "post")
-    total = sum(post[status] for status in ("pending", "claimed", "acked", "dead_lettered"))
+    total = sum(post[status] for status in EVENT_STATUSES)
     assert [(total,)] == [tuple(r) for r in ask_store(full, "SELECT COUNT(*) FROM events")]
     assert (post["dead_lettered"], post["dead_letters"]) == (1, 1)
     assert post["acked"] == 3

@@ -762,7 +762,7 @@ def _pending(session: Session) -> str:
     [found] = [
         row["id"]
         for row in session.event_store.list_events(POST)
-        if row["status"] == "pending" and row["type"] == "event.dead_letter"
+        if row["status"] == "unsubscribed" and row["type"] == "event.dead_letter"
     ]
     return found
 

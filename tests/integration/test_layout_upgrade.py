@@ -14,7 +14,7 @@ from tests.integration.explained import Buys, Customer, fill
 
 pytestmark = pytest.mark.each_database
 
-INDEXES = ("idx_commits_event", "idx_events_root")
+INDEXES = ("idx_commits_event", "idx_events_chain")
 
 
 @pytest.fixture

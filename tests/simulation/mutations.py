@@ -131,6 +131,20 @@ MUTATIONS: dict[str, list[Edit]] = {
     "the priority of an event is forgotten": [
         Edit(CLAIMS_SQL, " ORDER BY r.priority DESC, r.created_at,", " ORDER BY r.created_at,"),
     ],
+    "an event is collected before the retention time": [
+        Edit(
+            "store/events/retention.py",
+            "        before = to_text(now - retention)\n",
+            "        before = to_text(now)\n",
+        ),
+    ],
+    "a deferred event goes on with the count of its chain": [
+        Edit(
+            "delivery/lineage.py",
+            "    return lineage._replace(chain_depth=0)\n",
+            "    return lineage\n",
+        ),
+    ],
     "an event is collected that somebody has not finished": [
         Edit(
             "store/sqlite/sql/retention.sql",

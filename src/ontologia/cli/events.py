@@ -26,16 +26,17 @@ Limit = Annotated[int, typer.Option("--limit", metavar="N", min=0, max=1_000_000
 def list_namespaces(call: Call) -> None:
     """List the namespaces that have events, sessions or dead letters.
 
-    Pending is an event that no consumer has claimed, finished or buried. Counts all retained events.
+    Pending is an event that no consumer has claimed, finished or dead-lettered. Unsubscribed is one
+    that no consumer subscribes to, where the namespace has consumers. Counts all retained events.
 
     Example: ontologia events list-namespaces
     """
     with call.reading() as session:
         show_rows(
             call,
-            ("Namespace", "Sessions", "Pending Events", "Dead Letters"),
+            ("Namespace", "Sessions", "Pending Events", "Unsubscribed", "Dead Letters"),
             session.event_store.list_namespaces(),
-            names=("namespace", "sessions", "pending", "dead_letters"),
+            names=("namespace", "sessions", "pending", "unsubscribed", "dead_letters"),
             nothing="There are no events, sessions or dead letters.",
         )
 
@@ -175,10 +176,11 @@ def stats(
 ) -> None:
     """Count what waits, since when, and what came, was done and failed lately, by type and handler.
 
-    Came and Done are per minute; Done is of the events that came within the window. Of a
-    type that nobody is subscribed to, all retained events wait. Costs what waits or is claimed, the
-    events of the window, and the failed attempts of retained events; finished events from before
-    cost nothing.
+    Came and Done are per minute; Done and Conflicts are of the events that came within the window.
+    Unsubscribed are the retained events of a type that no consumer subscribes to; where the
+    namespace has no consumers yet, they wait. Costs what waits or is claimed, the unsubscribed
+    events, those of the window, and the failed attempts of retained events; finished events from
+    before cost nothing.
 
     Example: ontologia events stats --namespace orders --window 1h
     """
@@ -191,13 +193,14 @@ def stats(
         shown = show_rows(
             call,
             (
-                *("Type", "Handler", "Waiting", "Oldest", "Claimed", "Backoff"),
-                *("Came/min", "Done/min", "Failures", "Dead Letters"),
+                *("Type", "Handler", "Waiting", "Oldest", "Unsubscribed", "Claimed", "Backoff"),
+                *("Came/min", "Done/min", "Conflicts", "Failures", "Dead Letters"),
             ),
             rows if call.json else _figures(rows, now),
             names=(
-                *("type", "handler", "waiting", "oldest_waiting", "claimed", "backoff"),
-                *("came_per_minute", "done_per_minute", "failures", "dead_letters"),
+                *("type", "handler", "waiting", "oldest_waiting", "unsubscribed", "claimed"),
+                *("backoff", "came_per_minute", "done_per_minute", "conflicts", "failures"),
+                "dead_letters",
             ),
             nothing=f"There are no events and no consumers in namespace {session.namespace!r}.",
         )

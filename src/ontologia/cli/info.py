@@ -8,13 +8,13 @@ import typer
 
 from ontologia.cli.call import Call
 from ontologia.cli.output import cell, say, show_facts, show_json, show_rows
+from ontologia.delivery.lifecycle import EVENT_STATUSES
 
 if TYPE_CHECKING:
     from ontologia.runtime.session import Session
 
 _DEFAULT = "sqlite:///app.db"
 _DONE = {"nothing": "was made", "old": "was brought up to date", "store": "was there already"}
-_STATUSES = ("pending", "claimed", "acked", "dead_lettered")
 
 
 def init(
@@ -105,7 +105,7 @@ def info(
         _show_types(call, types, stats, schema)
     if namespaces:
         say("")
-        names = ["namespace", "sessions", *_STATUSES, "dead_letters"]
+        names = ["namespace", "sessions", *EVENT_STATUSES, "dead_letters"]
         columns = [name.replace("_", " ").capitalize() for name in names]
         show_rows(call, columns, namespaces, names=names)
 
@@ -168,7 +168,7 @@ def _namespaces(session: Session) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for each in session.event_store.list_namespaces():
         name = each["namespace"]
-        statuses = {status: counts.get(name, {}).get(status, 0) for status in _STATUSES}
+        statuses = {status: counts.get(name, {}).get(status, 0) for status in EVENT_STATUSES}
         rows.append(
             {
                 "namespace": name,

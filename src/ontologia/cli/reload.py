@@ -74,10 +74,10 @@ class _Worker:
             self.process = self._start()
 
 
-def supervise(call: Call, target: str, workers: int) -> int:
+def supervise(call: Call, target: str, workers: int, start: str) -> int:
     """Run a worker until a signal ends it; its exit code, 128 and more if that was a signal's."""
     folders = _folders(target.partition(":")[0])
-    arguments = ["run", target, "--workers", str(workers)]
+    arguments = ["run", target, "--workers", str(workers), "--start", start]
     arguments += ["--namespace", call.namespace] if call.namespace else []
     arguments += [f"--{name}" for name in ("json", "debug") if getattr(call, name)]
     # Not as an argument: those of a process can be seen by everybody, and it may hold a password.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -27,6 +27,10 @@ def run(
     workers: Annotated[
         int, typer.Option(min=1, metavar="N", help="How many handlers may run at once.")
     ] = 1,
+    start: Annotated[
+        Literal["now", "retained"],
+        typer.Option(help="Events that a handler new to the store begins with."),
+    ] = "retained",
     reload: Annotated[
         bool, typer.Option("--reload", help="Start again when a file of the program changes.")
     ] = False,
@@ -39,6 +43,10 @@ def run(
     The working directory is looked at first. The log, with the ids of events and handlers, goes to
     stderr, and a terminal has a status line.
 
+    A handler that is new to the store gets all retained events of its type; with --start now it
+    gets those emitted from now on. A handler whose chain of events is longer than
+    max_event_chain_depth has its event dead-lettered, which is logged.
+
     Ctrl+C or SIGTERM lets running handlers come to their end, with several workers for at most
     shutdown_grace_ms; a second one does not wait.
 
@@ -47,7 +55,7 @@ def run(
     if reload:
         from ontologia.cli.reload import supervise
 
-        raise typer.Exit(supervise(call, target, workers))
+        raise typer.Exit(supervise(call, target, workers, start))
     from ontologia.cli.worklog import Counters, shown
     from ontologia.runtime.observed import observed
 
@@ -66,7 +74,9 @@ def run(
                     *(lost.place, kept.place),
                 )
         handlers = observed(found.handlers, counters.tell)
-        session.run(handlers, schedules=found.schedules, workers=workers)
+        session.run(
+            handlers, schedules=found.schedules, workers=workers, start=start, on_chain_limit="log"
+        )
     if call.json:
         show_json({"done": counters.done, "failed": counters.failed})
     else:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ontologia import codec
 from ontologia.commands.registry import FIELD_CHANGED
 from ontologia.commands.tracking import changed_fields
 from ontologia.commands.unit import CommandUnit, Emitted
-from ontologia.delivery.lineage import Lineage, check_depth, child_of, of_command
+from ontologia.delivery.lineage import Lineage, check_depth, child_of, deferred, of_command
 from ontologia.errors import ConfigError
 from ontologia.queues import DomainEvent, StoreEventQueue
 from ontologia.queues.current import delivered
 from ontologia.queues.protocol import checked_name, encoded_payload
 from ontologia.runtime.context import active
 from ontologia.store.events import checks
-from ontologia.store.events.log import fire_time
 from ontologia.store.rows import Announcement, Claim, RawChange
 
 if TYPE_CHECKING:
@@ -41,16 +40,24 @@ class Announcing:
         )
 
     def event(
-        self, name: str, payload: dict[str, Any], unit: CommandUnit | None, **given: str | None
+        self,
+        name: str,
+        payload: dict[str, Any],
+        unit: CommandUnit | None,
+        *,
+        fire_at: float | None = None,
+        now: datetime | None = None,
+        **given: str | None,
     ) -> DomainEvent:
         """An event with where it comes from; EventLoopLimitError if its chain is too long."""
-        lineage = self.lineage(unit)
+        now = now or self._env.session._clock.now()
+        lineage = deferred(self.lineage(unit), fire_at, now)
         check_depth(name, lineage, self._env.session.config.max_event_chain_depth)
         return DomainEvent(
             checked_name(name),
             codec.decode(encoded_payload(name, payload)),
             self._env._id(),
-            self._env.session._clock.now(),
+            now,
             given.get("tenant_id") or self._env.tenant_id,
             given.get("correlation_id") or lineage.correlation_id,
             given.get("causation_id") or lineage.causation_id,
@@ -70,15 +77,8 @@ class Announcing:
             return child_of(event.event_id, root, event.chain_depth, event.correlation_id, "")
         return Lineage() if unit is None else of_command(unit.id)
 
-    def emitted(
-        self,
-        event: DomainEvent,
-        delay: float | timedelta | None,
-        at: datetime | None,
-        dedup_key: str | None,
-    ) -> Emitted:
-        """The event with when it is one, and what it is known by; ConfigError where no queue can."""
-        fire_at = fire_time(self._env.session._clock.now, delay=delay, at=at)
+    def emitted(self, event: DomainEvent, fire_at: float | None, dedup_key: str | None) -> Emitted:
+        """The event with its time and its key; ConfigError where the queue has neither."""
         if dedup_key is not None:
             checks.name("dedup_key", dedup_key, checks.LONGEST_KEY)
         queue = self._env.queue

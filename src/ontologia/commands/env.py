@@ -25,6 +25,7 @@ from ontologia.queues import EventQueue, open_queue
 from ontologia.queues.current import get_current_tenant_id
 from ontologia.runtime.commits import WriteRequest
 from ontologia.runtime.session import Session
+from ontologia.store.events.log import fire_time
 from ontologia.store.rows import Announcement, Claim, RawChange
 
 log = logging.getLogger(__name__)
@@ -236,15 +237,19 @@ class Env:
         """
         self._check_open()
         unit = self._unit()
+        now = self.session._clock.now()
+        fire_at = fire_time(now, delay=delay, at=at)
         event = self._announcing.event(
             name,
             payload,
             unit,
+            fire_at=fire_at,
+            now=now,
             tenant_id=tenant_id,
             correlation_id=correlation_id,
             causation_id=causation_id,
         )
-        emitted = self._announcing.emitted(event, delay, at, dedup_key)
+        emitted = self._announcing.emitted(event, fire_at, dedup_key)
         if unit is not None:
             unit.events.append(emitted)
         else:

@@ -80,10 +80,17 @@ def lease_ran_out(lease_until: str, available_at: str) -> bool:
     return available_at < lease_until
 
 
-def event_status(claims: list[ClaimTimes], now: str) -> str:
-    """One word on an event with several consumers: the gravest of what its claims say."""
+UNSUBSCRIBED = "unsubscribed"
+EVENT_STATUSES = ("pending", UNSUBSCRIBED, "claimed", "acked", "dead_lettered")
+
+
+def event_status(claims: list[ClaimTimes], now: str, *, subscribed: bool = True) -> str:
+    """One word on an event with several consumers: the gravest of what its claims say.
+
+    An event without a subscription waits for nobody, unless its namespace has no consumers yet.
+    """
     states = {state_of(claim, now) for claim in claims}
     for state in (ClaimState.DEAD_LETTERED, ClaimState.ACKED, ClaimState.CLAIMED):
         if state in states:
             return state.value
-    return "pending"
+    return "pending" if subscribed else UNSUBSCRIBED

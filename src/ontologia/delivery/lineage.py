@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import NamedTuple
 
 from ontologia.errors import EventLoopLimitError
@@ -13,7 +14,7 @@ class Lineage(NamedTuple):
     root_event_id: str | None = None
     """The first event of the chain; its own id if it is the first."""
     chain_depth: int = 0
-    """Hops from the first event."""
+    """Hops from the first event, or from the last one on the way that was deferred."""
     correlation_id: str | None = None
     """Whatever the first event belonged to, carried along the chain."""
     causation_id: str | None = None
@@ -52,8 +53,22 @@ def child_of(
     )
 
 
+_A_WHILE = 0.999  # a second, with room for the rounding of Unix times
+
+
+def deferred(lineage: Lineage, fire_at: float | None, now: datetime) -> Lineage:
+    """The lineage of an event that is deferred from `now` to the Unix time `fire_at`, if it is.
+
+    A second or more ahead, it begins a new count of depth and keeps its root: a handler that
+    re-schedules itself may do so for ever, and only a chain without a pause is a runaway.
+    """
+    if fire_at is None or fire_at - now.timestamp() < _A_WHILE:
+        return lineage
+    return lineage._replace(chain_depth=0)
+
+
 def check_depth(event_type: str, lineage: Lineage, limit: int) -> None:
-    """EventLoopLimitError if an event of this lineage is too far from its root."""
+    """EventLoopLimitError if an event of this lineage is too deep."""
     if lineage.chain_depth > limit:
         raise EventLoopLimitError(
             event_type, lineage.chain_depth, limit, lineage.root_event_id or ""

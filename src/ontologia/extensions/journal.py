@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
-from ontologia.delivery.lineage import check_depth
+from ontologia.delivery.lineage import check_depth, deferred
 from ontologia.errors import InvalidValueError
 from ontologia.extensions import handling
 from ontologia.extensions.threads import Threads
@@ -20,7 +20,6 @@ from ontologia.store.rows import Announcement, EventRow
 _STATUSES = ("pending", "processing", "done", "failed")
 _DEFERRED = ("scheduled", "fired", "cancelled")
 _MOST = 100
-_A_WHILE = 0.999  # seconds: what comes later than this is no runaway, however often it comes
 Entries: TypeAlias = list[dict[str, Any]]
 
 
@@ -72,11 +71,11 @@ class EventJournal:
         at: datetime | None = None,
     ) -> int:
         """Store an event for later; its number among the deferred ones. One durable transaction."""
-        fire_at = fire_time(self._session._clock.now, delay=_not_negative(delay), at=at)
+        now = self._session._clock.now()
+        fire_at = fire_time(now, delay=_not_negative(delay), at=at)
         if fire_at is None:
             raise InvalidValueError("an event for later needs a delay or at=")
-        wait = fire_at - self._session._clock.now().timestamp()
-        row = self.row(topic, source, payload, correlation_id, anew=wait >= _A_WHILE)
+        row = self.row(topic, source, payload, correlation_id, later=(now, fire_at))
         unit = WriteRequest(
             announcements=[Announcement(row, fire_at)], claim=handling.fence(self._session)
         )
@@ -91,20 +90,20 @@ class EventJournal:
         payload: dict[str, Any],
         correlation_id: str | None = None,
         *,
-        anew: bool = False,
+        later: tuple[datetime, float] | None = None,
     ) -> EventRow:
         """An event as it will be stored; InvalidValueError or EventLoopLimitError if it cannot be.
 
-        What is announced while an event is handled follows from that one. With `anew` it begins
-        a chain of its own, and only its cause and correlation tell where it comes from.
+        What is emitted while an event is handled follows from that one. `later` is when it is
+        deferred, and the Unix time to which.
         """
         checked_name(topic)
         checks.name("source", source)
         if correlation_id is not None:
             checks.name("correlation_id", correlation_id)
         lineage = handling.lineage()
-        if anew:
-            lineage = lineage._replace(root_event_id=None, chain_depth=0)
+        if later is not None:
+            lineage = deferred(lineage, later[1], later[0])
         check_depth(topic, lineage, self._session.config.max_event_chain_depth)
         row = self._events.log.untyped_row(
             topic, encoded_payload(topic, payload), self._session.namespace, source=source

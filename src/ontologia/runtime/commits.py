@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ontologia import codec
 from ontologia.clock import Clock
-from ontologia.delivery.lineage import Lineage, check_depth
+from ontologia.delivery.lineage import Lineage, check_depth, deferred
 from ontologia.errors import (
     BatchSizeExceededError,
     HeadMismatchError,
@@ -227,8 +227,10 @@ class Commits:
     ) -> Announcement:
         """The event as a copy to be stored; its new id and lineage are left on the original."""
         checks.event(event)
+        now = self._clock.now()
+        fire_at = fire_time(now, delay=delay, at=at)
+        lineage = deferred(lineage, fire_at, now)
         check_depth(type(event).__event_type__, lineage, self._config.max_event_chain_depth)
-        fire_at = fire_time(self._clock.now, delay=delay, at=at)
         row = self._store.events.log.row(event, namespace, lineage, dedup_key=dedup_key)
         fill(event, row)
         return Announcement(row, fire_at)

@@ -38,12 +38,15 @@ class Dispatcher:
         acks: Acks,
         coroutines: Coroutines,
         stopping: Callable[[], bool],
+        *,
+        raise_at_limit: bool = True,
     ) -> None:
         self._session = session
         self._events = session._store.events
         self._acks = acks
         self._coroutines = coroutines
         self._stopping = stopping
+        self._raise_at_limit = raise_at_limit
 
     def attempt(self, handler: Handler, claim: Claim) -> None:
         """One attempt, run again after each conflict. Raises only what must end the run."""
@@ -164,7 +167,7 @@ class Dispatcher:
                 *(what, verdict.attempts, verdict.delay_ms / 1000, text),
                 exc_info=_traceback(error),
             )
-        if isinstance(error, EventLoopLimitError):
+        if isinstance(error, EventLoopLimitError) and self._raise_at_limit:
             raise error
 
     def _interrupted(self, claim: Claim, error: BaseException) -> None:

@@ -12,7 +12,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from itertools import takewhile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from ontologia.clock import SystemClock, to_text
 from ontologia.delivery.lifecycle import lease_is_valid
@@ -67,7 +67,13 @@ class EventLoop:
     """One `run` of one session."""
 
     def __init__(
-        self, session: Session, handlers: Sequence[Handler], *, workers: int, start: Start
+        self,
+        session: Session,
+        handlers: Sequence[Handler],
+        *,
+        workers: int,
+        start: Start,
+        on_chain_limit: Literal["raise", "log"] = "raise",
     ) -> None:
         self._session = session
         self._config = session.config
@@ -84,7 +90,13 @@ class EventLoop:
         self._coroutines = Coroutines()
         self._acks = Acks(self._events.claims, self._config.ack_batch_size, self._events.wake)
         self._feed = Feed(handlers, workers, self._config.event_max_attempts)
-        self._dispatcher = Dispatcher(session, self._acks, self._coroutines, self._stop.is_set)
+        self._dispatcher = Dispatcher(
+            session,
+            self._acks,
+            self._coroutines,
+            self._stop.is_set,
+            raise_at_limit=on_chain_limit == "raise",
+        )
         self._consumers: dict[str, Consumer] = {}
         self._seen: Peek | None = None
         self._looked = 0.0
@@ -407,9 +419,10 @@ class EventLoop:
     def _register(self) -> None:
         session = self._session
         names = [handler.id for handler in self._handlers]
+        types = sorted({handler.event_type for handler in self._handlers})
         while True:  # both can be done again
             try:
-                session._register(consumers=names)
+                session._register(consumers=names, event_types=types)
                 self._register_consumers()
                 break
             except ConnectionLostError as error:

@@ -324,6 +324,7 @@ class Session(UnitOfWork):
         max_iterations: int | None = None,
         workers: int = 1,
         start: Literal["retained", "now"] = "retained",
+        on_chain_limit: Literal["raise", "log"] = "raise",
     ) -> None:
         """Give events to handlers until stopped: by `stop()`, SIGINT or SIGTERM.
 
@@ -335,23 +336,26 @@ class Session(UnitOfWork):
 
         When it stops, handlers that are running come to their end (`shutdown_grace_ms`), and
         what was claimed beyond them is handed back at once. EventLoopLimitError if a handler's
-        chain of events became too long, SchemaOutdatedError if one uses a type that somebody has
-        migrated (its event is handed back); database errors end the run as well, but not the loss
-        of a server: the run goes on when it is back.
+        chain of events became too long: its event is a dead letter then, and with
+        `on_chain_limit="log"` that is logged and the run goes on. SchemaOutdatedError if one uses a
+        type that somebody has migrated (its event is handed back); database errors end the run as
+        well, but not the loss of a server: the run goes on when it is back.
         """
         from ontologia.runtime.loop import EventLoop  # only for those who run
 
         self._check_open()
         chosen = ordered(handlers)
         registry = event_registry(chosen)
-        _check_run(workers, max_iterations, start)
+        _check_run(workers, max_iterations, start, on_chain_limit)
         with self._turn.taken(self.config.lock_timeout_ms):
             if self._loop is not None:
                 raise RuntimeError("this session is running already; open another Session")
             added = self._scheduler.add(schedules or ())
             self.EVENT_REGISTRY.clear()
             self.EVENT_REGISTRY.update(registry)
-            self._loop = EventLoop(self, chosen, workers=workers, start=start)
+            self._loop = EventLoop(
+                self, chosen, workers=workers, start=start, on_chain_limit=on_chain_limit
+            )
             self._ran.clear()
         try:
             self._loop.run(max_iterations)
@@ -650,7 +654,7 @@ def _number(what: str, value: object, kind: str = "commit numbers") -> int:
     return value
 
 
-def _check_run(workers: object, max_iterations: object, start: object) -> None:
+def _check_run(workers: object, max_iterations: object, start: object, limit: object) -> None:
     for name, value in (("workers", workers), ("max_iterations", max_iterations)):
         if name == "max_iterations" and value is None:
             continue
@@ -658,6 +662,8 @@ def _check_run(workers: object, max_iterations: object, start: object) -> None:
             raise checks.error_for(value, int)(f"{name} is a whole number from 1 on, got {value!r}")
     if start not in ("retained", "now"):
         raise checks.error_for(start, str)(f"start is 'retained' or 'now', got {start!r}")
+    if limit not in ("raise", "log"):
+        raise checks.error_for(limit, str)(f"on_chain_limit is 'raise' or 'log', got {limit!r}")
 
 
 def _as_dict(row: CommitRow) -> dict[str, Any]:

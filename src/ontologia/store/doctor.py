@@ -63,9 +63,17 @@ CHECKS = (
     Check(
         "unconsumed",
         Severity.warning,
-        "events that nobody consumes; they are never collected",
-        "Run a handler for them, or delete the old ones: "
+        "events of a type that no consumer subscribes to; they are collected after the retention time",
+        "If the class was renamed, set its __event_type__ to this one. Otherwise run a "
+        "handler for them, or delete the old ones: "
         "ontologia events cleanup --namespace {} --type {} --before 30d",
+    ),
+    Check(
+        "unclaimed_types",
+        Severity.warning,
+        "events wait for a consumer whose running program has no handler for their type",
+        "If the class was renamed, set its __event_type__ to this one. Otherwise "
+        "delete them: ontologia events cleanup --namespace {} --type {} --before 0s",
     ),
     Check(
         "dead_letters",
@@ -157,7 +165,7 @@ def _backend(store: Store) -> Any:
 
 
 def _facts(clock: Clock, config: OntologiaConfig) -> dict[str, str]:
-    """What the statements may ask for: times, and the type that needs no consumer to be collected."""
+    """What the statements may ask for: times, and the type that needs no consumer."""
     now = clock.now()
     return {
         "now": to_text(now),

@@ -45,6 +45,7 @@ class ClaimRow(NamedTuple):
     dead_lettered_at: str | None
     read_commit: int | None
     lease_token: str | None
+    conflicts: int
 
 
 class AttemptRow(NamedTuple):

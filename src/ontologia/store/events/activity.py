@@ -9,6 +9,7 @@ from typing import Any
 from ontologia.clock import Clock, to_text
 from ontologia.errors import InvalidValueError
 from ontologia.store.database import Database, Tx
+from ontologia.store.events.claims import ALL_TYPES
 from ontologia.store.events.following import Follower
 
 Pair = tuple[str, str | None]
@@ -30,11 +31,12 @@ class Activity:
     def stats(self, namespace: str, window: timedelta) -> list[dict[str, Any]]:
         """One dict for each type and consumer, by type and name, from one snapshot.
 
-        `type handler paused waiting oldest_waiting claimed backoff failures dead_letters
-        came_per_minute done_per_minute`. `waiting` can be claimed now, `oldest_waiting` says since
-        when the oldest of it is there; of a type that nobody is subscribed to, all retained events
-        wait. Failures, dead letters and rates are those within `window`; `done_per_minute` is of
-        the events that came within it.
+        `type handler paused waiting oldest_waiting unsubscribed claimed backoff conflicts failures
+        dead_letters came_per_minute done_per_minute`. `waiting` can be claimed now,
+        `oldest_waiting` says since when the oldest of it is there. `unsubscribed` are the retained
+        events of a type that no consumer subscribes to; where the namespace has no consumers yet,
+        they wait. Failures, dead letters and rates are those within `window`; `conflicts` and
+        `done_per_minute` are of the events that came within it.
 
         Costs what waits or is claimed, the retained events of types that nobody is subscribed to,
         the events that came within the window, and the failed attempts of all retained events;
@@ -76,15 +78,18 @@ class Activity:
             counted.add_waiting(event_type, name, due, oldest)
 
     def _count_unconsumed(self, tx: Tx, counted: _Counted, place: dict[str, str]) -> None:
-        """What waits for a consumer to come, by types: those that are handed out are no less."""
+        """Events of types that no consumer subscribes to; without any consumer they wait."""
         subscribed = {row[0] for row in tx.all(self._sql["pairs"], place)}
-        if "*" in subscribed:
+        if ALL_TYPES in subscribed:
             return
         for (event_type,) in tx.all(self._sql["event_types"], place):
             if event_type not in subscribed:
                 asked = {**place, "type": event_type}
                 for count, oldest in tx.all(self._sql["events_of_type"], asked):
-                    counted.add_waiting(event_type, None, count, oldest)
+                    if subscribed:
+                        counted.of(event_type, None)["unsubscribed"] += count
+                    else:
+                        counted.add_waiting(event_type, None, count, oldest)
 
     def _count_recent(self, tx: Tx, counted: _Counted, span: dict[str, str]) -> None:
         for column, statement in (("failures", "failures_since"), ("dead_letters", "deaths_since")):
@@ -96,8 +101,8 @@ class Activity:
             priorities = tx.all(self._sql["priorities"], {**place, "type": event_type})
             for (priority,) in priorities:
                 asked = {**of_type, "priority": priority}
-                for name, count in tx.all(self._sql["came_since"], asked):
-                    counted.add_recent(event_type, name, count)
+                for name, count, conflicts in tx.all(self._sql["came_since"], asked):
+                    counted.add_recent(event_type, name, count, conflicts)
 
 
 class _Counted:
@@ -113,8 +118,9 @@ class _Counted:
         return self._rows.setdefault(
             (event_type, name),
             {"type": event_type, "handler": name, "paused": False, "waiting": 0}
-            | {"oldest_waiting": None, "claimed": 0, "backoff": 0, "failures": 0}
-            | {"dead_letters": 0, "came_per_minute": 0.0, "done_per_minute": 0.0},
+            | {"oldest_waiting": None, "unsubscribed": 0, "claimed": 0, "backoff": 0}
+            | {"conflicts": 0, "failures": 0, "dead_letters": 0}
+            | {"came_per_minute": 0.0, "done_per_minute": 0.0},
         )
 
     def add_waiting(
@@ -126,13 +132,14 @@ class _Counted:
         known: str | None = row["oldest_waiting"]
         row["oldest_waiting"] = min(filter(None, (known, oldest)), default=None)
 
-    def add_recent(self, event_type: str, name: str | None, count: int) -> None:
-        """So many more came or, with a name, are done."""
+    def add_recent(self, event_type: str, name: str | None, count: int, conflicts: int) -> None:
+        """So many more came or, with a name, are done, after so many conflicts."""
         if name is None:
             self._came[event_type] = self._came.get(event_type, 0) + count
         else:
             row = self.of(event_type, name)
             row["done_per_minute"] = round(row["done_per_minute"] + count / self._minutes, 2)
+            row["conflicts"] += conflicts
 
     def rows(self) -> list[dict[str, Any]]:
         """Every pair; a type that came and that nobody knows has a row without a consumer."""

@@ -13,13 +13,14 @@ from ontologia.clock import Clock, from_text, to_text
 from ontologia.delivery.lifecycle import ClaimTimes, event_status, state_of
 from ontologia.errors import InvalidValueError
 from ontologia.store.database import Database
+from ontologia.store.events.claims import ALL_TYPES
 
 Ask: TypeAlias = Callable[[str, dict[str, Any]], list[Any]]
 _PORTION = 500
 _CLAIM = (
     *("event_id", "handler_id", "session_id", "attempts", "last_error", "claimed_at"),
     *("started_at", "lease_until", "available_at", "ack_at", "dead_lettered_at"),
-    *("read_commit", "lease_token"),
+    *("read_commit", "lease_token", "conflicts"),
 )
 _EVENT = (
     *("id", "namespace", "type", "payload", "created_at", "priority", "root_event_id"),
@@ -44,7 +45,7 @@ class Listings:
         now = self._clock.now()
         times = {"now": to_text(now), "since": to_text(now - self._ttl)}
         rows = self._database.all(self._sql["namespaces"], times)
-        names = ("namespace", "sessions", "pending", "dead_letters")
+        names = ("namespace", "sessions", "pending", "unsubscribed", "dead_letters")
         return [dict(zip(names, row, strict=True)) for row in rows]
 
     def elsewhere(self, namespace: str, most: int) -> list[str]:
@@ -104,6 +105,7 @@ class Listings:
             for each in types
             for (priority,) in ask(self._sql["priorities"], {"namespace": namespace, "type": each})
         ]
+        subscribed = {row[0] for row in ask(self._sql["pairs"], {"namespace": namespace})}
         rows = islice(heapq.merge(*streams, key=lambda row: (-row[3], row[2], row[0])), limit)
         while page := list(islice(rows, _PORTION)):
             now = to_text(self._clock.now())
@@ -111,7 +113,9 @@ class Listings:
             ids = codec.encode_checked(list(claims))
             for claim in ask(self._sql["claims_of"], {"ids": ids}):
                 claims[claim[0]].append(claim)
-            yield from (self._listed(row, claims[row[0]], now) for row in page)
+            for row in page:
+                has_one = not subscribed or row[1] in subscribed or ALL_TYPES in subscribed
+                yield self._listed(row, claims[row[0]], now, subscribed=has_one)
 
     def _stream(
         self, ask: Ask, place: dict[str, Any], priority: int, portion: int
@@ -124,9 +128,9 @@ class Listings:
             yield from rows
             after = (rows[-1][2], rows[-1][0])
 
-    def _listed(self, row: Any, claims: list[Any], now: str) -> dict[str, Any]:
+    def _listed(self, row: Any, claims: list[Any], now: str, *, subscribed: bool) -> dict[str, Any]:
         times = [ClaimTimes(c[7], c[8], c[9], c[10]) for c in claims]
-        status = event_status(times, now)
+        status = event_status(times, now, subscribed=subscribed)
         deciding = [
             claim[1]
             for claim, each in zip(claims, times, strict=True)

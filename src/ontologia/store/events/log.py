@@ -6,7 +6,7 @@ announces it. That costs the same whether nobody listens or fifty consumers do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
@@ -319,9 +319,7 @@ _DEFERRED = (
 )
 
 
-def fire_time(
-    now: Callable[[], datetime], *, delay: Any = None, at: datetime | None = None
-) -> float | None:
+def fire_time(now: datetime, *, delay: Any = None, at: datetime | None = None) -> float | None:
     """The Unix time that `delay` (seconds or a timedelta) or `at` means; None for neither."""
     if delay is None and at is None:
         return None
@@ -335,7 +333,7 @@ def fire_time(
             f"delay= takes seconds or a timedelta, not negative, got {shown(delay)}",
             hint="For a time that is known, use at=.",
         )
-    fire_at = now().timestamp() + min(seconds, _FAR)
+    fire_at = now.timestamp() + min(seconds, _FAR)
     if not fire_at < _FAR:
         raise InvalidValueError(f"delay={shown(delay)} is further away than any calendar goes")
     return fire_at

@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 
 from ontologia import codec
 from ontologia.clock import Clock, from_text, to_text
-from ontologia.delivery.dead_letter import EventDeadLetter
 from ontologia.delivery.lifetimes import instant_before
 from ontologia.errors import InvalidValueError
 from ontologia.store.database import Database, Tx
@@ -39,17 +38,15 @@ class Retention:
     ) -> int:
         """Delete events older than this that all their consumers have finished; how many.
 
-        A consumer not seen for that long is not waited for, and a warning names it. Events
-        without any consumer are kept, except the store's own word of dead letters. Replies of that
-        age go with them.
+        A consumer not seen for that long is not waited for, and a warning names it. Events that
+        no consumer subscribes to wait for nobody. Replies of that age go with them.
         """
         now = self._clock.now()
         before = to_text(now - retention)
         seen_since = self._seen_since(namespace, retention)
         deleted = 0
         for event_type in self._types(namespace):
-            if not self._has_consumers(namespace, event_type, seen_since):
-                continue
+            self._warn_of_unseen(namespace, event_type, seen_since)
             place = {"namespace": namespace, "type": event_type, "seen_since": seen_since}
             for ids in self._old(namespace, event_type, before):
                 if stop():
@@ -142,16 +139,14 @@ class Retention:
         rows = self._database.all(self._sql["event_types"], {"namespace": namespace})
         return [row[0] for row in rows]
 
-    def _has_consumers(self, namespace: str, event_type: str, before: str) -> bool:
+    def _warn_of_unseen(self, namespace: str, event_type: str, before: str) -> None:
         place = {"namespace": namespace, "type": event_type}
-        consumers = self._database.all(self._sql["consumers_of"], place)
-        for name, last_seen_at in consumers:
+        for name, last_seen_at in self._database.all(self._sql["consumers_of"], place):
             if last_seen_at < before:
                 log.warning(
                     "consumer %s of %s was last seen at %s: events it has not finished are collected",
                     *(name, event_type, last_seen_at),
                 )
-        return bool(consumers) or event_type == EventDeadLetter.__event_type__
 
     def _old(self, namespace: str, event_type: str, before: str) -> Iterator[list[str]]:
         """The ids of old events of a type, in portions; costs only what is old."""

@@ -307,7 +307,7 @@ class SqlEventStore:
         dedup_key: str | None = None,
     ) -> int | None:
         checks.name("namespace", namespace)
-        fire_at = fire_time(self._clock.now, delay=delay, at=at)
+        fire_at = fire_time(self._clock.now(), delay=delay, at=at)
         if fire_at is None:
             raise InvalidValueError("defer takes delay= or at=")
         row = self.log.row(event, namespace, Lineage(), dedup_key=dedup_key)
@@ -325,7 +325,7 @@ class SqlEventStore:
         at: datetime | None = None,
     ) -> Stored:
         """Store a row made by `log`, now or for later; with a taken dedup_key, the first one's id."""
-        fire_at = fire_time(self._clock.now, delay=delay, at=at)
+        fire_at = fire_time(self._clock.now(), delay=delay, at=at)
         with self._database.write() as tx:
             [stored] = self.log.announce(tx, [Announcement(row, fire_at)])
         self._wake()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from ontologia.clock import to_text
 from ontologia.errors import InvalidValueError
+from ontologia.runtime.session import Session
 from ontologia.store.events.store import SqlEventStore
 from ontologia.testing import ManualClock
 from ontologia.testing.conformance.event_world import (
@@ -38,13 +41,43 @@ def test_namespaces_are_counted(event_store: SqlEventStore, clock: ManualClock) 
     event_store.register_session("s2", OTHER, {})
 
     assert event_store.list_namespaces() == [
-        {"namespace": OTHER, "sessions": 1, "pending": 0, "dead_letters": 0},
-        {"namespace": POST, "sessions": 1, "pending": 2, "dead_letters": 0},
+        {"namespace": OTHER, "sessions": 1, "pending": 0, "unsubscribed": 0, "dead_letters": 0},
+        {"namespace": POST, "sessions": 1, "pending": 2, "unsubscribed": 0, "dead_letters": 0},
     ]
 
     bury(event_store, ids[1], clock)
     counts = event_store.list_namespaces()[1]
     assert counts["dead_letters"] == 1
+    assert counts["unsubscribed"] == 1  # what says that there is a dead letter
+
+
+@pytest.mark.req("SQL-138", "SQL-140")
+def test_events_without_a_subscription_are_pending_until_the_namespace_has_a_consumer(
+    event_store: SqlEventStore, open_session: Callable[..., Session], clock: ManualClock
+) -> None:
+    inventory = open_session(namespace=OTHER)._store.inventory
+
+    def counted() -> list[Any]:
+        _, namespace = event_store.list_namespaces()
+        listed = Counter(each["status"] for each in event_store.list_events(POST))
+        now = to_text(clock.now())
+        assert listed == inventory.count_events(now)[POST]
+        waiting = [
+            (row["type"], row["handler"], row["waiting"], row["unsubscribed"])
+            for row in event_store.activity.stats(POST, timedelta(minutes=1))
+        ]
+        return [namespace["pending"], namespace["unsubscribed"], dict(listed), waiting]
+
+    event_store.enqueue(ParcelLost(number=1), POST)
+    assert counted() == [1, 0, {"pending": 1}, [(LOST, None, 1, 0)]]
+
+    event_store.consumers.register(POST, "ship", [POSTED])
+    post(event_store, 2)
+    statuses = {"pending": 1, "unsubscribed": 1}
+    assert counted() == [1, 1, statuses, [(LOST, None, 0, 1), (POSTED, "ship", 1, 0)]]
+
+    event_store.consumers.register(POST, "bus", ["*"])
+    assert counted()[:3] == [2, 0, {"pending": 2}]
 
 
 def test_of_the_sessions_of_a_namespace_those_that_are_alive_are_counted(
@@ -89,7 +122,7 @@ def test_events_are_listed_by_urgency_with_what_became_of_them(
         "type": LOST,
         "created_at": listed[0]["created_at"],
         "priority": 300,
-        "status": "pending",
+        "status": "unsubscribed",
         "handler": None,
     }
     status = {each["id"]: (each["status"], each["handler"]) for each in listed}

@@ -14,6 +14,7 @@ from ontologia.errors import InvalidValueError
 from ontologia.store.events.store import SqlEventStore
 from ontologia.testing import ManualClock
 from ontologia.testing.conformance.event_world import (
+    LOST,
     OTHER,
     POST,
     POSTED,
@@ -163,11 +164,35 @@ def test_a_consumer_unseen_for_so_long_is_named_and_not_waited_for(
 
 
 @pytest.mark.req("ONT-150")
-def test_events_nobody_subscribes_to_are_kept(
+@pytest.mark.parametrize("dispatched", [False, True])
+@pytest.mark.parametrize("others", [False, True])
+def test_events_without_a_subscription_are_collected_after_the_retention(
+    event_store: SqlEventStore, clock: ManualClock, dispatched: bool, others: bool
+) -> None:
+    post(event_store, 1)
+    if others:
+        event_store.consumers.register(POST, "search", [LOST])
+    if dispatched:  # by a claim in any namespace
+        post(event_store, 2, namespace=OTHER)
+        claim(event_store, namespace=OTHER)
+    clock.advance(seconds=WEEK - 1)
+    assert event_store.collect_events(POST) == 0
+
+    clock.advance(seconds=2)
+
+    assert event_store.collect_events(POST) == 1
+    assert event_store.list_events(POST) == []
+    assert event_store.check() == []
+    assert claim(event_store) == []
+
+
+@pytest.mark.req("ONT-150")
+def test_a_consumer_that_comes_before_the_collection_gets_old_events(
     event_store: SqlEventStore, clock: ManualClock
 ) -> None:
     post(event_store, 1)
     clock.advance(seconds=10 * WEEK)
+    event_store.consumers.register(POST, "ship", [POSTED])
 
     assert event_store.collect_events(POST) == 0
     assert numbers(claim(event_store)) == [1]

@@ -24,11 +24,13 @@ REASON = "an event is stored for a reason, and once for each"
 FOLLOWS = "what a handler emitted is there if it was acked, and only then"
 ONCE = "one event of a type has a dedup_key"
 HANDED = "an event is in exactly one place for each subscribed consumer"
-KEPT = "an event that somebody has not finished is not collected"
+KEPT = "an event that a consumer has not finished, or that is not old enough, is not collected"
 TICKED = "a tick of a schedule fires once, whoever runs it"
 ORDER = "a consumer is given the most urgent event first, then the oldest"
 FIRED = "a deferred event is announced once, when its time has come"
 UNCHANGED = "what was read is unchanged when it is written back"
+COUNTED = "an event deferred by a second or more begins a new count of depth"
+_A_SECOND = 1.001  # the emitter's clock was read twice
 
 
 class EventRules:
@@ -42,6 +44,7 @@ class EventRules:
         self._seen_within = timedelta(
             milliseconds=max(settings["event_retention_ms"], settings["session_ttl_ms"])
         )
+        self._retention = timedelta(milliseconds=settings["event_retention_ms"])
         self._clock_is_right = clock_is_right
         self._tried: dict[str, Tried] = {}
         """What each thread is about to write."""
@@ -127,8 +130,11 @@ class EventRules:
                 demand(tick not in self._ticks, TICKED, f"{tick[1]} fired again", tx.step)
                 self._ticks.add(tick)
                 reasons[change.new["event_id"]] += 1
-        announced = [row for _, row in _inserted(tx)]
-        for row in announced:
+        for table, row in _inserted(tx):
+            wait = row["fire_at"] - row["created_at"] if table == "deferred" else 0.0
+            if self._clock_is_right and wait >= _A_SECOND:
+                depth = row["chain_depth"]
+                demand(depth == 0, COUNTED, f"{row['id_']} has depth {depth}", tx.step)
             if row["id_"] not in reasons and self._by_hand(tx, row):
                 reasons[row["id_"]] += 1
             known = reasons[row["id_"]] > 0
@@ -229,6 +235,11 @@ class EventRules:
         for change in tx.of("events"):
             if change.old is None or change.new is not None:
                 continue
+            by_hand = tx.process.startswith("overseer")
+            if self._clock_is_right and not by_hand:
+                limit = to_text(from_text(tx.latest) - self._retention)
+                old = change.old["created_at"] < limit
+                demand(old, KEPT, f"{change.old['id']} is younger than the retention", tx.step)
             for event_type, consumer_id in self._model.subscriptions:
                 if event_type in (change.old["type"], "*"):
                     self._not_needed(tx, change.old["id"], consumer_id)

@@ -138,6 +138,22 @@ SELECT e.namespace || ' ' || e.type, COUNT(*), e.namespace, e.type FROM ontologi
                     WHERE s.namespace = e.namespace AND s.type IN (e.type, '*'))
  GROUP BY e.namespace, e.type;
 
+-- name: unclaimed_types
+-- What is ready for a consumer that live sessions run, and none of them with a handler for the type.
+-- A subscription outlives the handler that made it.
+WITH running AS (
+    SELECT s.namespace, s.metadata::jsonb AS metadata FROM ontologia.sessions s
+     WHERE s.last_heartbeat >= %(silent_since)s AND s.metadata::jsonb ->> 'stopped_at' IS NULL
+       AND jsonb_typeof(s.metadata::jsonb -> 'event_types') = 'array')
+SELECT c.namespace || ' ' || r.type || ' of ' || c.name, COUNT(*), c.namespace, r.type
+  FROM ontologia.consumers c JOIN ontologia.ready r ON r.consumer_id = c.id
+ WHERE EXISTS (SELECT 1 FROM running n WHERE n.namespace = c.namespace
+                  AND n.metadata -> 'consumers' @> to_jsonb(c.name::text))
+   AND NOT EXISTS (SELECT 1 FROM running n WHERE n.namespace = c.namespace
+                      AND n.metadata -> 'consumers' @> to_jsonb(c.name::text)
+                      AND n.metadata -> 'event_types' @> to_jsonb(r.type::text))
+ GROUP BY c.namespace, r.type, c.name ORDER BY c.namespace, r.type, c.name;
+
 -- name: dead_letters
 SELECT namespace || ' ' || handler_id, COUNT(*), namespace FROM ontologia.dead_letters
  GROUP BY namespace, handler_id ORDER BY namespace, handler_id;

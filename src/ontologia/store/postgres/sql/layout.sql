@@ -166,9 +166,11 @@ CREATE TABLE IF NOT EXISTS ontologia.events (
 ALTER TABLE ontologia.events ADD COLUMN IF NOT EXISTS occurred_at text COLLATE "C";
 CREATE INDEX IF NOT EXISTS idx_events_namespace_type_order
     ON ontologia.events(namespace, type, priority DESC, created_at ASC, id ASC);
--- What followed from an event. The first of a chain, as most are, costs nothing here.
-CREATE INDEX IF NOT EXISTS idx_events_root
-    ON ontologia.events(root_event_id) WHERE chain_depth > 0;
+-- What followed from an event. The first of a chain, as most are, costs nothing here. Layouts before
+-- 5 had idx_events_root, which lacks deferred events: they begin a new count of depth.
+DROP INDEX IF EXISTS ontologia.idx_events_root;
+CREATE INDEX IF NOT EXISTS idx_events_chain
+    ON ontologia.events(root_event_id) WHERE root_event_id <> id;
 -- Which event has a key, stored or deferred.
 CREATE TABLE IF NOT EXISTS ontologia.dedup (
     namespace text COLLATE "C" NOT NULL,

@@ -1,19 +1,29 @@
 -- name: namespaces
--- Sessions that are alive: not ended, and heard of since then. SUM of whole numbers is numeric here;
--- the casts make them whole again.
-SELECT namespace, SUM(sessions)::bigint, SUM(pending)::bigint, SUM(dead)::bigint FROM (
+-- Sessions that are alive: not ended, and heard of since then. An event without a subscription is
+-- pending only where the namespace has no consumers yet. SUM of whole numbers is numeric here; the
+-- casts make them whole again.
+SELECT namespace, SUM(sessions)::bigint, SUM(pending)::bigint, SUM(unsubscribed)::bigint,
+       SUM(dead)::bigint FROM (
     SELECT namespace, COUNT(*) FILTER (
                WHERE last_heartbeat >= %(since)s AND metadata::jsonb ->> 'stopped_at' IS NULL
-           ) AS sessions, 0 AS pending, 0 AS dead
+           ) AS sessions, 0 AS pending, 0 AS unsubscribed, 0 AS dead
       FROM ontologia.sessions GROUP BY namespace
     UNION ALL
-    SELECT namespace, 0, COUNT(*) FILTER (WHERE NOT EXISTS (
+    SELECT namespace, 0, COUNT(*) FILTER (WHERE subscribed),
+           COUNT(*) FILTER (WHERE NOT subscribed), 0 FROM (
+        SELECT e.namespace, EXISTS (SELECT 1 FROM ontologia.subscriptions s
+                                     WHERE s.namespace = e.namespace AND s.type IN (e.type, '*'))
+               OR NOT EXISTS (SELECT 1 FROM ontologia.subscriptions s
+                               WHERE s.namespace = e.namespace) AS subscribed
+          FROM ontologia.events e WHERE NOT EXISTS (
                SELECT 1 FROM ontologia.event_claims k WHERE k.event_id = e.id
                   AND (k.ack_at IS NOT NULL OR k.dead_lettered_at IS NOT NULL
-                       OR k.lease_until > %(now)s))), 0
-      FROM ontologia.events e GROUP BY namespace
+                       OR k.lease_until > %(now)s))) unfinished
+     GROUP BY namespace
     UNION ALL
-    SELECT namespace, 0, 0, COUNT(*) FROM ontologia.dead_letters GROUP BY namespace) counted
+    SELECT namespace, 0, 0, 0, 0 FROM ontologia.events GROUP BY namespace
+    UNION ALL
+    SELECT namespace, 0, 0, 0, COUNT(*) FROM ontologia.dead_letters GROUP BY namespace) counted
  GROUP BY namespace ORDER BY namespace;
 
 -- name: has_anything
@@ -54,7 +64,7 @@ SELECT id, type, created_at, priority FROM ontologia.events
 
 -- name: claims_of
 SELECT event_id, handler_id, session_id, attempts, last_error, claimed_at, started_at,
-       lease_until, available_at, ack_at, dead_lettered_at, read_commit, lease_token
+       lease_until, available_at, ack_at, dead_lettered_at, read_commit, lease_token, conflicts
   FROM ontologia.event_claims
  WHERE event_id = ANY(ARRAY(SELECT jsonb_array_elements_text(%(ids)s::jsonb)))
  ORDER BY event_id, handler_id;
@@ -173,15 +183,16 @@ SELECT event_type, handler_id, COUNT(*) FROM ontologia.dead_letters
  WHERE namespace = %(namespace)s AND failed_at >= %(since)s GROUP BY event_type, handler_id;
 
 -- name: came_since
--- How many events of one type and priority came, and how many of them each consumer has done.
-SELECT NULL::text, COUNT(*) FROM ontologia.events
+-- How many events of one type and priority came; of them, how many each consumer has done, and its
+-- conflicts.
+SELECT NULL::text, COUNT(*), 0 FROM ontologia.events
  WHERE namespace = %(namespace)s AND type = %(type)s AND priority = %(priority)s
    AND created_at >= %(since)s
 UNION ALL
-SELECT k.handler_id, COUNT(*)
+SELECT k.handler_id, COUNT(k.ack_at), SUM(k.conflicts)::bigint
   FROM ontologia.events e JOIN ontologia.event_claims k ON k.event_id = e.id
  WHERE e.namespace = %(namespace)s AND e.type = %(type)s AND e.priority = %(priority)s
-   AND e.created_at >= %(since)s AND k.ack_at IS NOT NULL
+   AND e.created_at >= %(since)s
  GROUP BY k.handler_id;
 
 -- name: last_number
@@ -352,7 +363,11 @@ SELECT namespace, status, COUNT(*) FROM (
                            AND k.ack_at IS NOT NULL) THEN 'acked'
            WHEN EXISTS (SELECT 1 FROM ontologia.event_claims k WHERE k.event_id = e.id
                            AND k.lease_until > %(now)s) THEN 'claimed'
-           ELSE 'pending' END AS status
+           WHEN EXISTS (SELECT 1 FROM ontologia.subscriptions s WHERE s.namespace = e.namespace
+                           AND s.type IN (e.type, '*'))
+             OR NOT EXISTS (SELECT 1 FROM ontologia.subscriptions s
+                             WHERE s.namespace = e.namespace) THEN 'pending'
+           ELSE 'unsubscribed' END AS status
       FROM ontologia.events e) AS counted
  GROUP BY namespace, status;
 
@@ -400,7 +415,7 @@ SELECT id, namespace, type, payload, created_at, priority, root_event_id, chain_
 UNION ALL
 SELECT id, namespace, type, payload, created_at, priority, root_event_id, chain_depth, source,
        correlation_id, causation_id, tenant_id, dedup_key, seq
-  FROM ontologia.events WHERE root_event_id = %(root)s AND chain_depth > 0 AND id <> %(root)s
+  FROM ontologia.events WHERE root_event_id = %(root)s AND root_event_id <> id
  ORDER BY 14;
 
 -- name: attempts_at

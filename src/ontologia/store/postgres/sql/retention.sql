@@ -19,7 +19,8 @@ SELECT id, created_at FROM ontologia.events
 -- name: finished
 -- Which of these events every consumer seen since `seen_since` has finished. The rows of `ready`
 -- of consumers that are not waited for, and those of `event_claims`, are locked as in `unleased`. What
--- is ready for the others is left alone: whoever claims it at this moment would pass it by.
+-- is ready for the others is left alone: whoever claims it at this moment would pass it by. What is
+-- in `incoming` is for nobody if no consumer subscribes to it; otherwise it is dispatched first.
 -- NOT IN, of what is named above: a table of it is made once. With NOT EXISTS the planner, who takes
 -- these for small, reads all of them again for every event.
 WITH asked AS MATERIALIZED (
@@ -48,7 +49,9 @@ SELECT a.id FROM asked a
                              AND (k.ack_at IS NOT NULL OR k.dead_lettered_at IS NOT NULL)))
    AND a.id NOT IN (SELECT k.event_id FROM claims k
                      WHERE k.due_at > %(now)s AND k.ack_at IS NULL AND k.dead_lettered_at IS NULL)
-   AND NOT EXISTS (SELECT 1 FROM ontologia.incoming i WHERE i.event_id = a.id)
+   AND (NOT EXISTS (SELECT 1 FROM ontologia.incoming i WHERE i.event_id = a.id)
+        OR NOT EXISTS (SELECT 1 FROM ontologia.subscriptions s
+                        WHERE s.namespace = %(namespace)s AND s.type IN (%(type)s, '*')))
    AND NOT EXISTS (
        SELECT 1 FROM ontologia.subscriptions s
          JOIN ontologia.ready r ON r.consumer_id = s.consumer_id AND r.priority = a.priority

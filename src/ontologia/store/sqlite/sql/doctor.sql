@@ -140,6 +140,22 @@ SELECT e.namespace || ' ' || e.type, COUNT(*), e.namespace, e.type FROM events e
                     WHERE s.namespace = e.namespace AND s.type IN (e.type, '*'))
  GROUP BY e.namespace, e.type;
 
+-- name: unclaimed_types
+-- What is ready for a consumer that live sessions run, and none of them with a handler for the type.
+-- A subscription outlives the handler that made it.
+WITH running AS (
+    SELECT s.namespace, h.value AS name, s.metadata FROM sessions s
+     CROSS JOIN json_each(s.metadata, '$.consumers') h
+     WHERE s.last_heartbeat >= :silent_since AND json_extract(s.metadata, '$.stopped_at') IS NULL
+       AND json_type(s.metadata, '$.event_types') = 'array')
+SELECT c.namespace || ' ' || r.type || ' of ' || c.name, COUNT(*), c.namespace, r.type
+  FROM consumers c JOIN ready r ON r.consumer_id = c.id
+ WHERE EXISTS (SELECT 1 FROM running n WHERE n.namespace = c.namespace AND n.name = c.name)
+   AND NOT EXISTS (
+       SELECT 1 FROM running n CROSS JOIN json_each(n.metadata, '$.event_types') t
+        WHERE n.namespace = c.namespace AND n.name = c.name AND t.value = r.type)
+ GROUP BY c.namespace, r.type, c.name ORDER BY c.namespace, r.type, c.name;
+
 -- name: dead_letters
 SELECT namespace || ' ' || handler_id, COUNT(*), namespace FROM dead_letters
  GROUP BY namespace, handler_id ORDER BY namespace, handler_id;

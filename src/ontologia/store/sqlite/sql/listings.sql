@@ -1,18 +1,26 @@
 -- name: namespaces
--- Sessions that are alive: not ended, and heard of since then.
-SELECT namespace, SUM(sessions), SUM(pending), SUM(dead) FROM (
+-- Sessions that are alive: not ended, and heard of since then. An event without a subscription is
+-- pending only where the namespace has no consumers yet.
+SELECT namespace, SUM(sessions), SUM(pending), SUM(unsubscribed), SUM(dead) FROM (
     SELECT namespace, SUM(last_heartbeat >= :since
                           AND json_extract(metadata, '$.stopped_at') IS NULL) AS sessions,
-           0 AS pending, 0 AS dead
+           0 AS pending, 0 AS unsubscribed, 0 AS dead
       FROM sessions GROUP BY namespace
     UNION ALL
-    SELECT namespace, 0, SUM(NOT EXISTS (
+    SELECT namespace, 0, SUM(subscribed), SUM(NOT subscribed), 0 FROM (
+        SELECT e.namespace, EXISTS (SELECT 1 FROM subscriptions s WHERE s.namespace = e.namespace
+                                       AND s.type IN (e.type, '*'))
+               OR NOT EXISTS (SELECT 1 FROM subscriptions s WHERE s.namespace = e.namespace)
+               AS subscribed
+          FROM events e WHERE NOT EXISTS (
                SELECT 1 FROM event_claims k WHERE k.event_id = e.id
                   AND (k.ack_at IS NOT NULL OR k.dead_lettered_at IS NOT NULL
-                       OR k.lease_until > :now))), 0
-      FROM events e GROUP BY namespace
+                       OR k.lease_until > :now)))
+     GROUP BY namespace
     UNION ALL
-    SELECT namespace, 0, 0, COUNT(*) FROM dead_letters GROUP BY namespace)
+    SELECT namespace, 0, 0, 0, 0 FROM events GROUP BY namespace
+    UNION ALL
+    SELECT namespace, 0, 0, 0, COUNT(*) FROM dead_letters GROUP BY namespace)
  GROUP BY namespace ORDER BY namespace;
 
 -- name: has_anything
@@ -52,7 +60,7 @@ SELECT id, type, created_at, priority FROM events
 
 -- name: claims_of
 SELECT event_id, handler_id, session_id, attempts, last_error, claimed_at, started_at,
-       lease_until, available_at, ack_at, dead_lettered_at, read_commit, lease_token
+       lease_until, available_at, ack_at, dead_lettered_at, read_commit, lease_token, conflicts
   FROM event_claims WHERE event_id IN (SELECT value FROM json_each(:ids))
  ORDER BY event_id, handler_id;
 
@@ -158,13 +166,15 @@ SELECT event_type, handler_id, COUNT(*) FROM dead_letters
  WHERE namespace = :namespace AND failed_at >= :since GROUP BY event_type, handler_id;
 
 -- name: came_since
--- How many events of one type and priority came, and how many of them each consumer has done.
-SELECT NULL, COUNT(*) FROM events
+-- How many events of one type and priority came; of them, how many each consumer has done, and its
+-- conflicts.
+SELECT NULL, COUNT(*), 0 FROM events
  WHERE namespace = :namespace AND type = :type AND priority = :priority AND created_at >= :since
 UNION ALL
-SELECT k.handler_id, COUNT(*) FROM events e CROSS JOIN event_claims k ON k.event_id = e.id
+SELECT k.handler_id, COUNT(k.ack_at), SUM(k.conflicts)
+  FROM events e CROSS JOIN event_claims k ON k.event_id = e.id
  WHERE e.namespace = :namespace AND e.type = :type AND e.priority = :priority
-   AND e.created_at >= :since AND k.ack_at IS NOT NULL
+   AND e.created_at >= :since
  GROUP BY k.handler_id;
 
 -- name: last_number
@@ -324,7 +334,11 @@ SELECT namespace, status, COUNT(*) FROM (
                            AND k.ack_at IS NOT NULL) THEN 'acked'
            WHEN EXISTS (SELECT 1 FROM event_claims k WHERE k.event_id = e.id
                            AND k.lease_until > :now) THEN 'claimed'
-           ELSE 'pending' END AS status
+           WHEN EXISTS (SELECT 1 FROM subscriptions s WHERE s.namespace = e.namespace
+                           AND s.type IN (e.type, '*'))
+             OR NOT EXISTS (SELECT 1 FROM subscriptions s WHERE s.namespace = e.namespace)
+                THEN 'pending'
+           ELSE 'unsubscribed' END AS status
       FROM events e) AS counted
  GROUP BY namespace, status;
 
@@ -370,7 +384,7 @@ SELECT id, namespace, type, CAST(payload AS BLOB), created_at, priority, root_ev
 UNION ALL
 SELECT id, namespace, type, CAST(payload AS BLOB), created_at, priority, root_event_id,
        chain_depth, source, correlation_id, causation_id, tenant_id, dedup_key, seq
-  FROM events WHERE root_event_id = :root AND chain_depth > 0 AND id <> :root
+  FROM events WHERE root_event_id = :root AND root_event_id <> id
  ORDER BY 14;
 
 -- name: attempts_at

@@ -16,7 +16,8 @@ SELECT id, created_at FROM events
  ORDER BY created_at, id LIMIT :most;
 
 -- name: finished
--- Which of these events every consumer seen since :seen_since has finished.
+-- Which of these events every consumer seen since :seen_since has finished. What is in `incoming` is
+-- for nobody if no consumer subscribes to it; otherwise it is dispatched first.
 SELECT e.value FROM json_each(:ids) e
  WHERE NOT EXISTS (
        SELECT 1 FROM subscriptions s JOIN consumers c ON c.id = s.consumer_id
@@ -27,7 +28,9 @@ SELECT e.value FROM json_each(:ids) e
    AND NOT EXISTS (SELECT 1 FROM event_claims k
                     WHERE k.event_id = e.value AND k.due_at > :now
                       AND k.ack_at IS NULL AND k.dead_lettered_at IS NULL)
-   AND e.value NOT IN (SELECT event_id FROM incoming);
+   AND (e.value NOT IN (SELECT event_id FROM incoming)
+        OR NOT EXISTS (SELECT 1 FROM subscriptions s
+                        WHERE s.namespace = :namespace AND s.type IN (:type, '*')));
 
 -- name: consumers_of
 SELECT c.name, c.last_seen_at FROM subscriptions s JOIN consumers c ON c.id = s.consumer_id
