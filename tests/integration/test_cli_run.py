@@ -363,3 +363,68 @@ def test_a_folder_of_its_own_environment_is_not_watched(folder):
     found: Iterator[str] = _files([str(folder)])
 
     assert sorted(os.path.relpath(each, folder) for each in found) == ["lamps.py", "lib/inner.py"]
+
+
+LANTERNS = """
+from ontologia import Event, Field, on_event
+
+class LanternLit(Event):
+    lantern: Field[str]
+
+class LanternDoused(Event):
+    pass
+
+@on_event(LanternLit, name="relight", priority=200)
+def relight(ctx):
+    print("RELIT", ctx.event.lantern, ctx.event.chain_depth)
+    ctx.emit(LanternLit(lantern=ctx.event.lantern))
+
+@on_event(LanternDoused, name="leave")
+def leave(ctx):
+    ctx.session.stop()
+"""
+
+
+@pytest.fixture
+def lanterns(store, tmp_path, monkeypatch):
+    """`ontologia run` in this process; an event that ends it waits for a consumer that is known."""
+    (tmp_path / "lanterns.py").write_text(LANTERNS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "lanterns", raising=False)
+    with Session(store) as session:
+        events = session.event_store
+        events.consumers.register("default", "leave", ["lantern.doused"])
+        events.consumers.register("default", "retired", ["lantern.lit"])
+        for kind, payload in (("lit", '{"lantern":"a"}'), ("doused", "{}")):
+            events.announce(events.log.untyped_row(f"lantern.{kind}", payload, "default"))
+
+    def run(*arguments):
+        done = CliRunner().invoke(app, ["run", "lanterns", *arguments, "--datastore-uri", store])
+        assert done.exit_code == 0, done.output
+        return done
+
+    return run
+
+
+@pytest.mark.req("ONT-099")
+def test_a_worker_logs_a_chain_at_its_limit_and_goes_on(lanterns, monkeypatch):
+    monkeypatch.setenv("ONTOLOGIA_MAX_EVENT_CHAIN_DEPTH", "0")
+
+    done = lanterns()
+
+    assert "RELIT a 0\n" in done.stdout
+    assert "relight failed for good, a dead letter now: EventLoopLimitError" in done.stderr
+    assert "stopped: 1 done, 1 failed attempts" in done.stdout
+
+
+@pytest.mark.req("NEW-030")
+def test_a_worker_says_what_a_new_handler_gets_and_which_consumers_it_does_not_run(lanterns):
+    done = lanterns("--start", "now")
+
+    assert (
+        "consumer relight is new to lantern.lit in namespace 'default': it skips 1" in done.stderr
+    )
+    assert "that this program does not run: retired (1 waiting)\n" in done.stderr
+    assert "RELIT" not in done.stdout
+    assert "consumer leave" not in done.stderr

@@ -69,6 +69,40 @@ def test_a_new_handler_gets_what_is_retained_unless_it_starts_now(session, start
 
 
 @pytest.mark.req("NEW-030")
+@pytest.mark.parametrize(("start", "verb"), [("retained", "gets"), ("now", "skips")])
+def test_a_new_consumer_is_told_of_with_the_events_it_gets(session, caplog, start, verb):
+    caplog.set_level("INFO", "ontologia.store.events.consumers")
+    announce(session, 1, 2)
+    session.run([collector([], "old")], max_iterations=1)  # which dispatches both
+    announce(session, 3)  # still incoming
+    caplog.clear()
+
+    session.run([collector([], "old"), collector([])], max_iterations=1, start=start)
+    session.run([collector([], "old"), collector([])], max_iterations=1, start=start)
+
+    assert [record.getMessage() for record in caplog.records] == [
+        f"consumer collector is new to order in namespace 'default': it {verb} 3 retained events"
+    ]
+
+
+@pytest.mark.req("NEW-030")
+def test_consumers_that_a_run_does_not_run_are_named_with_what_waits(session, caplog):
+    caplog.set_level("INFO", "ontologia.runtime.loop")
+    session.run([collector([], "gone"), collector([], "idle")], max_iterations=1)
+    announce(session, 1, 2)
+    session.run([collector([], "idle")], max_iterations=1)
+    announce(session, 3)  # still incoming
+    caplog.clear()
+
+    session.run([collector([])], max_iterations=1)
+    session.run([collector([], name) for name in ("collector", "gone", "idle")], max_iterations=1)
+
+    named = [each.getMessage() for each in caplog.records if "does not run" in each.getMessage()]
+    [line] = named
+    assert line.endswith("that this program does not run: gone (3 waiting), idle (1 waiting)")
+
+
+@pytest.mark.req("NEW-030")
 def test_a_handler_can_be_forgotten_but_not_while_a_live_session_runs_it(
     session, open_session, clock
 ):

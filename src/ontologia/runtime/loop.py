@@ -43,6 +43,7 @@ _SLICE = 0.001
 _SEEN_FOR = 0.02  # seconds
 _RECENT = 60.0
 _TRY_AGAIN = 0.05  # seconds after the database was busy for longer than anybody waits
+_NAMED = 10  # consumers in one line of the log
 _LAST_WORDS = 1.0  # seconds a cancelled coroutine has to clean up
 
 
@@ -420,10 +421,11 @@ class EventLoop:
         session = self._session
         names = [handler.id for handler in self._handlers]
         types = sorted({handler.event_type for handler in self._handlers})
-        while True:  # both can be done again
+        while True:  # all of it can be done again
             try:
                 session._register(consumers=names, event_types=types)
                 self._register_consumers()
+                self._name_others(names)
                 break
             except ConnectionLostError as error:
                 if self._stop.is_set():
@@ -433,6 +435,23 @@ class EventLoop:
         number = len(self._handlers)
         log.info(
             "session %s runs %d handler%s", session.session_id, number, "" if number == 1 else "s"
+        )
+
+    def _name_others(self, names: list[str]) -> None:
+        """Say which consumers of the namespace this program does not run, and what waits for them."""
+        namespace = self._session.namespace
+        others = sorted(self._events.consumers.others(namespace, names))
+        if not others:
+            return
+        waiting = dict.fromkeys(others, 0)
+        for row in self._events.activity.waiting(namespace):
+            if row["handler"] in waiting:
+                waiting[row["handler"]] += row["waiting"] + row["backoff"]
+        said = [f"{name} ({waiting[name]:,} waiting)" for name in others[:_NAMED]]
+        more = len(others) - len(said)
+        log.info(
+            "consumers of namespace %r that this program does not run: %s%s",
+            *(namespace, ", ".join(said), f" and {more} more" if more else ""),
         )
 
     def _register_consumers(self) -> None:

@@ -50,7 +50,7 @@ class Consumers:
         """Make sure that a consumer is subscribed to these types; types are only ever added.
 
         What is retained of a type that is added becomes ready for it, or is taken for done if it
-        starts now. What this process has registered before costs nothing; `afresh` looks whether
+        starts now; one line of the log says how many events that are. What this process has registered before costs nothing; `afresh` looks whether
         it is still so.
         """
         wanted = frozenset(types)
@@ -89,13 +89,34 @@ class Consumers:
             tx.hand_out_turn(wait=True)
             tx.run(self._sql["add_consumer"], {**place, "now": to_text(self._clock.now())})
             consumer = Consumer(tx.one(self._sql["get_consumer"], place)[0], namespace, name)
-            for event_type in sorted(types):
-                self._subscribe(tx, consumer, event_type, session_id, start)
+            retained = {
+                event_type: self._subscribe(tx, consumer, event_type, session_id, start)
+                for event_type in sorted(types)
+            }
+            added = {each: count for each, count in retained.items() if count is not None}
+            number = sum(added.values()) + self._arriving(tx, consumer, added)
+        if added:
+            log.info(
+                "consumer %s is new to %s in namespace %r: %s %d retained event%s",
+                *(name, ", ".join(added), namespace, "it skips" if start == "now" else "it gets"),
+                *(number, "" if number == 1 else "s"),
+            )
         return consumer
+
+    def _arriving(self, tx: Tx, consumer: Consumer, types: Iterable[str]) -> int:
+        """How many events of these types are not dispatched yet, which it will get, too."""
+        counted = [ALL_TYPES] if ALL_TYPES in types else types
+        return sum(
+            tx.one(
+                self._sql["count_incoming"], {"namespace": consumer.namespace, "type": event_type}
+            )[0]
+            for event_type in counted
+        )
 
     def _subscribe(
         self, tx: Tx, consumer: Consumer, event_type: str, session_id: str, start: Start
-    ) -> None:
+    ) -> int | None:
+        """How many retained events became ready, or are skipped; None if it was subscribed before."""
         place = {
             "namespace": consumer.namespace,
             "type": event_type,
@@ -105,14 +126,13 @@ class Consumers:
             # What is still in `incoming` was announced before, too.
             self._claims.hand_out_all(tx)
         if not tx.run(self._sql["add_subscription"], place):
-            return
+            return None
         name = {"name": consumer.name}
         if start == "now":
             now = {"now": to_text(self._clock.now()), "session_id": session_id}
-            tx.run(self._sql["skip_retained"], place | name | now)
-        else:
-            backfill = "backfill_all" if event_type == ALL_TYPES else "backfill"
-            tx.run(self._sql[backfill], place | name)
+            return tx.run(self._sql["skip_retained"], place | name | now)
+        backfill = "backfill_all" if event_type == ALL_TYPES else "backfill"
+        return tx.run(self._sql[backfill], place | name)
 
     def seen(self, tx: Tx, ids: Iterable[int]) -> None:
         """Write down that these consumers are being run."""
@@ -134,6 +154,11 @@ class Consumers:
         """Whether a consumer is paused; None if there is none of that name."""
         found = tx.one(self._sql["get_consumer"], {"namespace": namespace, "name": name})
         return None if found is None else found[1] is not None
+
+    def others(self, namespace: str, names: Iterable[str]) -> set[str]:
+        """The consumers of a namespace that have subscriptions, but these."""
+        rows = self._database.all(self._sql["pairs"], {"namespace": namespace})
+        return {row[1] for row in rows} - set(names)
 
     def list(self, namespace: str) -> list[dict[str, Any]]:
         """Every consumer of a namespace with what waits for it."""

@@ -47,6 +47,10 @@ SELECT %(consumer_id)s::bigint, e.priority, e.created_at, e.id, e.type FROM onto
                     WHERE k.event_id = e.id AND k.handler_id = %(name)s)
     ON CONFLICT DO NOTHING;
 
+-- name: count_incoming
+SELECT COUNT(*) FROM ontologia.incoming i JOIN ontologia.events e ON e.id = i.event_id
+ WHERE e.namespace = %(namespace)s AND (%(type)s::text = '*' OR e.type = %(type)s);
+
 -- name: skip_retained
 -- A consumer that starts now takes what is retained for done, except what it has already, or
 -- will be handed out.

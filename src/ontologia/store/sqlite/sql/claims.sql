@@ -37,6 +37,10 @@ SELECT :consumer_id, e.priority, e.created_at, e.id, e.type FROM events e
    AND NOT EXISTS (SELECT 1 FROM event_claims k WHERE k.event_id = e.id AND k.handler_id = :name)
     ON CONFLICT DO NOTHING;
 
+-- name: count_incoming
+SELECT COUNT(*) FROM incoming i CROSS JOIN events e ON e.id = i.event_id
+ WHERE e.namespace = :namespace AND (:type = '*' OR e.type = :type);
+
 -- name: skip_retained
 -- A consumer that starts now takes what is retained for done, except what it has already, or
 -- will be handed out.
