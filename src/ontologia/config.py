@@ -80,6 +80,8 @@ class OntologiaConfig(BaseModel):
     """... and at most this, plus up to 100 ms of chance."""
     max_event_chain_depth: _NotNegative = 20
     """The most hops in a chain of events. A deferred event (a second or more) begins at 0 again."""
+    keep_tracebacks: bool = True
+    """Whether the traceback of a handler's failed attempt is stored, at most 8 kB of it."""
     max_payload_bytes: _Positive = 1_048_576
     """The most bytes of JSON an event's fields may have."""
     shutdown_grace_ms: _NotNegative = 5_000

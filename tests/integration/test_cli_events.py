@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from typer.testing import CliRunner
@@ -94,7 +94,7 @@ def test_events_are_shown_with_what_became_of_them(run, event_store, clock):
     event_store.ack("ship", acked)
     bury(event_store, dead, clock)
 
-    columns, lost, *rows = table(run("show"))
+    columns, _, *rows, lost = table(run("show"))  # the newest is about the dead letter
     shown = {row[0]: row[1:] for row in rows}
 
     assert columns == ["Event ID", "Type", "Created At", "Priority", "Status", "Handler"]
@@ -105,7 +105,8 @@ def test_events_are_shown_with_what_became_of_them(run, event_store, clock):
     assert shown[dead][2:] == ["100", "dead_lettered", "ship"]
     assert shown[pending][2:] == ["100", "pending", "-"]
     assert len(table(run("show", "--limit", "2"))) == 3
-    assert [row["id"] for row in lines(run("show", "--json"))] == [lost[0], *shown]
+    assert list(shown) == [dead, acked, pending]
+    assert [row["id"] for row in lines(run("show", "--json"))][1:] == [*shown, lost[0]]
 
 
 @pytest.mark.req("ONT-191")
@@ -116,10 +117,56 @@ def test_events_of_one_type_are_shown(run, event_store):
 
     shown = lines(run("show", "--type", POSTED, "--json"))
 
-    assert [row["id"] for row in shown] == [urgent, first, second]
+    assert [row["id"] for row in shown] == [urgent, second, first]
     assert len(lines(run("show", "--type", POSTED, "--limit", "2", "--json"))) == 2
     assert lines(run("show", "--type", "nobody", "--json")) == []
     assert run("show", "--type", "").exit_code == 1
+
+
+@pytest.mark.req("ONT-191", "ONT-192")
+def test_events_of_one_status_are_shown_from_the_newest_on(run, event_store):
+    with event_store.transaction() as tx:  # more than one portion of them
+        rows = [event_store.log.given_row(ParcelPosted(number=n), POST) for n in range(1_203)]
+        event_store.log.add(tx, rows)
+    ids = [row.id for row in rows]
+    event_store.enqueue(ParcelLost(number=0, priority=300), POST)
+    for event in claim(event_store, limit=3):
+        event_store.ack("ship", event.id)
+
+    def of(*arguments: str) -> list[str]:
+        return [row["id"] for row in lines(run("show", "--json", *arguments))]
+
+    assert of("--status", "acked") == ids[2::-1]
+    assert of("--status", "acked", "--limit", "2") == ids[2:0:-1]
+    assert of("--status", "pending", "--limit", "1") == ids[:-2:-1]
+    assert len(of("--status", "unsubscribed")) == 1
+    assert of("--status", "claimed") == of("--status", "acked", "--type", LOST) == []
+    assert run("show", "--status", "lost").exit_code == 2
+
+
+def test_deferred_events_are_listed_by_the_time_they_are_due(run, event_store, clock):
+    clock.advance(seconds=7_200)
+    numbers = [
+        event_store.defer(ParcelPosted(number=n), POST, delay=delay, dedup_key=key)
+        for n, delay, key in ((1, 90, "k"), (2, 30, None), (3, 60, None))
+    ]
+    late = ParcelLost(number=4)
+    event_store.defer(late, POST, at=clock.now() + timedelta(days=900))
+    event_store.defer(ParcelPosted(number=5), OTHER, delay=1)
+    event_store.cancel_deferred(POST, numbers[2])
+
+    columns, first, second, third = table(run("deferred"))
+    [shown] = lines(run("deferred", "--type", LOST, "--json"))
+
+    assert columns == ["Number", "Event ID", "Type", "Due At", "Dedup Key"]
+    assert [first[0], second[0]] == [str(numbers[1]), str(numbers[0])]
+    due = clock.now() + timedelta(seconds=90)
+    assert second[2:] == [POSTED, due.strftime("%Y-%m-%d %H:%M:%S"), "k"]
+    assert (third[1], third[4]) == (late.id, "-")
+    assert (shown["id"], shown["type"], shown["payload"]["number"]) == (late.id, LOST, 4)
+    assert shown["due_at"] == to_text(clock.now() + timedelta(days=900))
+    assert len(table(run("deferred", "--limit", "2"))) == 3
+    assert lines(run("deferred", "--type", "nobody", "--json")) == []
 
 
 @pytest.mark.req("ONT-192")
@@ -139,11 +186,14 @@ def test_more_events_than_a_portion_are_shown_in_order(run, event_store):
             event.priority = 100 + number % 2
             rows.append(event_store.log.given_row(event, POST))
         event_store.log.add(tx, rows)
-    ordered = sorted(rows, key=lambda row: (-row.priority, row.created_at))
+    newest = [row.id for row in rows[::-1]]
+    urgent = [row.id for row in sorted(rows, key=lambda row: (-row.priority, row.created_at))]
 
     shown = lines(run("show", "--limit", "1100", "--json"))
+    listed = event_store.list_events(POST, 1100)
 
-    assert [each["id"] for each in shown] == [row.id for row in ordered[:1100]]
+    assert [each["id"] for each in shown] == newest[:1100]
+    assert [each["id"] for each in listed] == urgent[:1100]
 
 
 @pytest.mark.req("ONT-193")

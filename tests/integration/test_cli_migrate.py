@@ -202,7 +202,43 @@ def test_a_token_is_for_the_store_as_it_was(shop, module):
     )
 
 
-@pytest.mark.parametrize("options", [["--apply"], ["--token", "x"]])
+@pytest.mark.req("SQL-091")
+def test_force_applies_without_a_token(shop, module):
+    models = module(OTHER + STEP)
+
+    done = invoke("migrate", "--models", models, "--apply", "--force", "--datastore-uri", shop)
+
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout.startswith("Product is at version 2\nrecorded in commit 2")
+    assert types_of(shop) == {"Product": 2, "Novelty": 1}
+
+
+def test_the_schema_of_any_version_is_printed(shop, module):
+    invoke(
+        *("migrate", "--models", module(OTHER + STEP), "--apply", "--force"),
+        *("--datastore-uri", shop),
+    )
+
+    def shown(*arguments: str):
+        done = invoke("schema", "show", *arguments, "--datastore-uri", shop)
+        assert done.exit_code == 0, done.stderr
+        return json.loads(done.stdout)
+
+    old, current = shown("Product", "--version", "1", "--json"), shown("Product")
+
+    assert (old["kind"], old["name"], old["version"]) == ("entity", "Product", 1)
+    assert set(old["schema"]["fields"]) == {"sku", "price"}
+    assert (current["version"], set(current["schema"]["fields"])) == (2, {"sku", "cents"})
+    assert shown("Product", "--version", "2") == current
+    for arguments, said in ((("Product", "--version", "3"), "It has 1, 2."), (("Pen",), "Product")):
+        done = invoke("schema", "show", *arguments, "--datastore-uri", shop)
+        assert done.exit_code == 4
+        assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    "options", [["--apply"], ["--token", "x"], ["--force"], ["--apply", "--token", "x", "--force"]]
+)
 def test_apply_and_token_go_together(shop, module, options):
     done = invoke("migrate", "--models", module(SAME), *options, "--datastore-uri", shop)
 

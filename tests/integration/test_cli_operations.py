@@ -13,6 +13,7 @@ from datetime import timedelta
 import pytest
 
 from ontologia import Session
+from ontologia.delivery.lineage import Lineage
 from ontologia.errors import LockContentionError
 from ontologia.runtime.operator import Operator
 from ontologia.store.events.operations import Selection
@@ -403,6 +404,38 @@ def test_a_deferred_event_is_cancelled_by_its_id(run, event_store, clock):
 
     clock.advance(seconds=90_000)
     assert claim(event_store) == []
+
+
+def test_an_event_is_cancelled_by_its_dedup_key(run, event_store, clock, records):
+    event_store.defer(ParcelPosted(number=7), POST, delay=86_400, dedup_key="seven")
+    event_store.defer(ParcelPosted(number=8), OTHER, delay=86_400, dedup_key="seven")
+    other = ParcelLost(number=9)
+    row = event_store.log.row(other, POST, Lineage(), dedup_key="seven")
+    event_store.announce(row)  # stored, and not deferred
+
+    several = run("cancel", "--dedup-key", "seven")
+    assert several.exit_code == 1
+    assert f"events of the types {LOST}, {POSTED} have the dedup_key 'seven'" in several.stderr
+
+    deferred = json.loads(run("cancel", "--dedup-key", "seven", "--type", POSTED, "--json").stdout)
+    pending = json.loads(run("cancel", "--dedup-key", "seven", "--json").stdout)
+
+    assert (deferred["kind"], deferred["payload"]) == ("deferred", {"number": 7})
+    assert (pending["kind"], pending["id"]) == ("pending", row.id)
+    assert [record["arguments"] for record in records()] == [
+        {"dedup_key": "seven"},
+        {"dedup_key": "seven", "type": POSTED},
+    ]
+    unknown = run("cancel", "--dedup-key", "seven")
+    assert unknown.exit_code == 4
+    assert "no event in namespace 'post' has the dedup_key 'seven'" in unknown.stderr
+    [left] = event_store.listings.deferred(OTHER, 9)
+    assert left["payload"] == {"number": 8}
+
+
+@pytest.mark.parametrize("arguments", [[], ["1", "--dedup-key", "k"], ["1", "--type", POSTED]])
+def test_an_event_is_named_in_one_way(run, event_store, arguments):
+    assert run("cancel", *arguments).exit_code == 2
 
 
 def test_a_deferred_event_that_was_announced_is_named_by_its_id(run, event_store, clock):

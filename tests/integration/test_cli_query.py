@@ -250,6 +250,8 @@ def test_json_has_an_object_a_line(run, shop):
     ("words", "found"),
     [
         (("entities", "Customer", "--filter", "tier", "eq", "gold"), ["c1"]),
+        (("entities", "Customer", "--filter", "$.tier", "eq", "gold"), ["c1"]),
+        (("entities", "Customer", "--filter", "$.tier == gold"), ["c1"]),
         (("entities", "Customer", "--filter", "tier", "eq", "5"), ["c2"]),
         (("entities", "Customer", "--filter", "profile.my way", "eq", "5"), []),
         (("entities", "Customer", "--filter", "tier eq 5"), ["c2"]),

@@ -232,3 +232,48 @@ def test_a_discarded_event_is_buried_at_once_with_its_reason(session):
     assert told["claims"][0]["last_error"] == "no such customer"
     assert told["attempts"][0]["outcome"] == "discarded"
     assert stored(session, "charged") == []
+
+
+def fail_deep(text: str) -> None:
+    raise ValueError(text)
+
+
+def test_the_traceback_of_a_failed_attempt_is_kept(session, clock):
+    @on_event(Charge)
+    def charge(ctx):
+        match ctx.attempt:
+            case 1:
+                fail_deep("no \0")
+            case 2:
+                raise Retry("later", after=1)
+            case 3:
+                fail_deep("é" * 20_000 + " the end")
+        raise Discard("enough")
+
+    charged = announce(session, Charge())
+    for _ in range(4):
+        session.run([charge], max_iterations=1)
+        clock.advance(seconds=60)
+
+    kept = [each["traceback"] for each in session.event_store.inspect_event(charged)["attempts"]]
+    assert kept[0].startswith("Traceback (most recent call last):\n")
+    assert ", in fail_deep\n    raise ValueError(text)\n" in kept[0]
+    assert kept[0].endswith("ValueError: no \\0\n")
+    assert kept[1] is kept[3] is None  # decisions of the handler
+    assert kept[2].startswith("...\né")
+    assert kept[2].endswith("é the end\n")
+    assert 7_990 < len(kept[2].encode()) <= 8_000
+
+
+def test_tracebacks_are_not_kept_where_a_setting_says_so(open_session):
+    session = open_session(settings={"keep_tracebacks": False})
+
+    @on_event(Charge)
+    def charge(ctx):
+        fail_deep("no")
+
+    charged = announce(session, Charge())
+    session.run([charge], max_iterations=1)
+
+    [attempt] = session.event_store.inspect_event(charged)["attempts"]
+    assert (attempt["error"], attempt["traceback"]) == ("ValueError: no", None)

@@ -46,7 +46,7 @@ def finish(store: SqlEventStore, many: int) -> None:
 
 ASKED: dict[str, Callable[[SqlEventStore], object]] = {
     "namespaces": lambda s: s.listings.elsewhere("typo", 6),
-    "one type": lambda s: list(s.listings.each_event(POST, 5, event_type=LOST)),
+    "one type": lambda s: list(s.listings.newest(POST, 5, event_type=LOST)),
     "old of one type": lambda s: s.retention.count_old(POST, timedelta(0), event_type=LOST),
     "figures": lambda s: s.activity.stats(POST, timedelta(minutes=1)),
 }

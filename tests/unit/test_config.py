@@ -34,6 +34,7 @@ OTHER = {
     "event_backoff_base_ms": 16,
     "event_backoff_max_ms": 17,
     "max_event_chain_depth": 18,
+    "keep_tracebacks": False,
     "max_payload_bytes": 19,
     "shutdown_grace_ms": 20,
     "default_message_broker_provider": "inmemory",
@@ -83,6 +84,7 @@ def test_the_defaults_of_the_event_bus_are_those_of_the_document():
     assert config.event_max_attempts == 10
     assert (config.event_backoff_base_ms, config.event_backoff_max_ms) == (250, 30_000)
     assert config.max_event_chain_depth == 20
+    assert config.keep_tracebacks is True
 
 
 @pytest.mark.req("ONT-112")

@@ -21,7 +21,7 @@ from ontologia.delivery.lifecycle import (
     state_of,
 )
 from ontologia.delivery.lifetimes import instant_before
-from ontologia.delivery.lineage import Lineage, check_depth, child_of
+from ontologia.delivery.lineage import Lineage, check_depth, child_of, deferred
 from ontologia.delivery.retry import (
     Backoff,
     RetryPolicy,
@@ -29,6 +29,7 @@ from ontologia.delivery.retry import (
     describe_error,
     handler_policy,
     storable_text,
+    traceback_text,
 )
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -326,3 +327,39 @@ def test_only_time_in_which_somebody_was_alive_is_counted(lifetimes, alive, sinc
     found = instant_before(_hours(*lifetimes), timedelta(hours=alive))
 
     assert found == (None if since is None else _hours((since, since))[0][0])
+
+
+@pytest.mark.parametrize(
+    ("wait", "depth"), [(None, 7), (0.0, 7), (0.9, 7), (1.0, 0), (86_400.0, 0)]
+)
+def test_a_deferred_event_begins_a_new_count_and_keeps_the_rest(
+    wait: float | None, depth: int
+) -> None:
+    lineage = Lineage("root", 7, "correlation", "cause", "handler")
+    fire_at = None if wait is None else START.timestamp() + wait
+
+    assert deferred(lineage, fire_at, START) == lineage._replace(chain_depth=depth)
+
+
+def test_an_event_without_a_subscription_has_a_status_of_its_own_until_it_is_claimed() -> None:
+    acked = ClaimTimes(at(0), at(0), ack_at=at(0))
+
+    assert event_status([], at(1), subscribed=False) == "unsubscribed"
+    assert event_status([], at(1)) == "pending"
+    assert event_status([acked], at(1), subscribed=False) == "acked"  # by one that was forgotten
+
+
+class Unreadable(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no")
+
+
+def test_a_traceback_can_be_stored_whatever_the_error_says() -> None:
+    try:
+        raise Unreadable from ValueError("\ud800\0")
+    except Unreadable as error:
+        text = traceback_text(error)
+
+    assert "ValueError: \\ud800\\0\n" in text
+    assert "Unreadable" in text
+    assert text.encode()

@@ -37,6 +37,12 @@ SHOP = Words(Shop.__shape__)
     ("words", "meant"),
     [
         (("city", "eq", "Bern"), Shop.city == "Bern"),
+        (("$.city", "eq", "Bern"), Shop.city == "Bern"),
+        (("$.city", "==", "Bern"), Shop.city == "Bern"),
+        (("$.size", ">=", "5"), Shop.size >= 5),
+        (("$.more.a.b", "!=", "5"), Shop.more.path("a.b") != 5),
+        (("more.$", "eq", "5"), Shop.more["$"] == 5),
+        (("$.city", "in_", "Bern,Biel"), Shop.city.in_(["Bern", "Biel"])),
         (("city", "eq", '"Bern"'), Shop.city == "Bern"),
         (("city", "eq", "5"), Shop.city == "5"),
         (("city", "eq", "true"), Shop.city == "true"),
@@ -78,6 +84,7 @@ def test_a_filter_in_words_is_the_condition(words, meant):
         ("pieces", Sells.pieces),
         ("left_key", Sells.left_key),
         ("left.city", left(Sells).city),
+        ("left.$.city", left(Sells).city),
         ("right.more.a", right(Sells).more["a"]),
     ],
 )
@@ -91,6 +98,8 @@ def test_a_path_of_a_relation_may_begin_at_an_end(path, meant):
         ("city", Shop.city),
         ("Sells.pieces", Sells.pieces),
         ("Sells.right.city", right(Sells).city),
+        ("Sells.$.pieces", Sells.pieces),
+        ("Sells.right.$.city", right(Sells).city),
     ],
 )
 def test_a_path_of_a_traversal_may_begin_with_a_relation(path, meant):

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from ontologia.cli import letters, operations, tail
 from ontologia.cli.call import Call, Commands
 from ontologia.cli.misnamed import tell_of_other_namespaces
-from ontologia.cli.output import age, instant, show_json, show_rows
+from ontologia.cli.output import age, harmless, instant, say, show_json, show_rows
 from ontologia.cli.spans import span
 
 if TYPE_CHECKING:
@@ -70,21 +71,31 @@ def _session(row: dict[str, Any], now: datetime) -> dict[str, Any]:
 
 
 @app.command("show")
-def show(call: Call, type: letters.Type = None, limit: Limit = 100) -> None:
-    """List events, the most urgent first, with what became of them.
+def show(
+    call: Call,
+    type: letters.Type = None,
+    status: Annotated[
+        Literal["pending", "unsubscribed", "claimed", "acked", "dead_lettered"] | None,
+        typer.Option("--status", help="Status of the events; reads events until there are enough."),
+    ] = None,
+    limit: Limit = 100,
+) -> None:
+    """List events, the newest first, with what became of them.
 
-    Status is pending, claimed, acked or dead_lettered, and Handler whoever decided it; an event that
-    one handler has acked may be pending for another: inspect shows all of them.
+    Status is pending, unsubscribed, claimed, acked or dead_lettered, and Handler the consumer that
+    decided it; an event that one handler has acked may be pending for another: inspect shows all of
+    them. Unsubscribed is an event that no consumer subscribes to, where the namespace has consumers.
 
-    Example: ontologia events show --namespace orders --limit 10
+    Example: ontologia events show --namespace orders --status pending --limit 10
     """
     from ontologia.store.events import checks
 
     if type is not None:
         checks.name("an event's type", type)
-    of_type = "" if type is None else f" of type {type}"
+    of_type = ("" if type is None else f" of type {type}") + (f" {status}" if status else "")
     with call.reading() as session:
-        rows = session.event_store.listings.each_event(session.namespace, limit, event_type=type)
+        listings = session.event_store.listings
+        rows = listings.newest(session.namespace, limit, event_type=type, status=status)
         shown = show_rows(
             call,
             ("Event ID", "Type", "Created At", "Priority", "Status", "Handler"),
@@ -101,11 +112,44 @@ def _event(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "created_at": created_at, "priority": str(row["priority"])}
 
 
+@app.command("deferred")
+def deferred(call: Call, type: letters.Type = None, limit: Limit = 100) -> None:
+    """List deferred events that wait for their time, the earliest first.
+
+    Number names one for events cancel, and so do Event ID and Dedup Key. Due At is in UTC; --json has
+    the payload as well.
+
+    Example: ontologia events deferred --namespace orders --type order.reminder
+    """
+    from ontologia.store.events import checks
+
+    if type is not None:
+        checks.name("an event's type", type)
+    of_type = "" if type is None else f" of type {type}"
+    with call.reading() as session:
+        listings = session.event_store.listings
+        rows = listings.deferred(session.namespace, limit, event_type=type)
+        shown = show_rows(
+            call,
+            ("Number", "Event ID", "Type", "Due At", "Dedup Key"),
+            rows if call.json else map(_deferred, rows),
+            names=("number", "id", "type", "due_at", "dedup_key"),
+            nothing=f"There are no deferred events{of_type} in namespace {session.namespace!r}.",
+        )
+        if not shown:
+            tell_of_other_namespaces(call, session)
+
+
+def _deferred(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "number": str(row["number"]), "due_at": instant(_instant(row["due_at"]))}
+
+
 @app.command("inspect")
 def inspect(call: Call, event_id: EventId) -> None:
     """Print everything about one event, as JSON: its payload, claims and failed attempts.
 
-    Attempts from before an operator's retry are numbered 0 and down.
+    Attempts from before an operator's retry are numbered 0 and down. Each has the traceback of its
+    error (setting keep_tracebacks); a terminal shows them once more below, line by line.
 
     Example: ontologia events inspect --event-id 01932f4e-7b1c-7d3a-9c55-0242ac120002
     """
@@ -118,6 +162,11 @@ def inspect(call: Call, event_id: EventId) -> None:
     if found is None:
         raise NotFoundError(f"there is no event {event_id}, in any namespace")
     show_json(found, indent=not call.json)
+    if sys.stdout.isatty() and not call.json:
+        for attempt in found["attempts"]:
+            if attempt["traceback"]:
+                say(f"\n{attempt['handler_id']}, attempt {attempt['attempt']}:")
+                say(harmless(attempt["traceback"].rstrip()))
 
 
 @app.command("consumers")

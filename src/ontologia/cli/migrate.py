@@ -28,6 +28,9 @@ def migrate(
     token: Annotated[
         str | None, typer.Option("--token", metavar="TOKEN", help="The token of the preview.")
     ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Apply without a token, whatever the plan is by then.")
+    ] = False,
     reason: Reason = None,
 ) -> None:
     """Show how a program's types differ from the store's, or bring the store to them.
@@ -35,11 +38,16 @@ def migrate(
     Without --apply nothing is written: every change of a field is shown, how many objects would be
     written anew, and the token that applies this plan to the store as it is now. The exit code is 3
     while a migration is needed, and 0 when there is nothing to do. The commit says who applied it.
+    --apply --force applies what the plan is at that moment, for programs in which nobody looks.
 
     Example: ontologia migrate --models shop.models --apply --token 5fb0…
     """
-    if apply != (token is not None):
-        raise typer.BadParameter("--apply and --token go together; without both, it is a preview")
+    if force and token is not None:
+        raise typer.BadParameter("--token applies the plan that was seen, --force any; give one")
+    if apply != (force or token is not None):
+        raise typer.BadParameter(
+            "--apply goes with --token or --force; without them, it is a preview"
+        )
     found = load_models(models)
     load_upgraders(upgraders)
     types: dict[str, Any] = {
@@ -52,7 +60,7 @@ def migrate(
     if apply:
         with call.writing(**types) as session:
             said = record("migrate", reason, models=models)
-            _show_result(call, _applied(session, again, token, said))
+            _show_result(call, _applied(session, again, token, force, said))
         return
     with call.reading(**types) as session:
         preview = session.migrate()
@@ -66,12 +74,12 @@ def _options(name: str, values: list[str] | None) -> list[str]:
 
 
 def _applied(
-    session: Session, again: str, token: str | None, said: dict[str, object]
+    session: Session, again: str, token: str | None, force: bool, said: dict[str, object]
 ) -> MigrationResult:
     from ontologia.errors import MigrationTokenError
 
     try:
-        return session._migrate(token, record=said)
+        return session._migrate(token, force, record=said)
     except MigrationTokenError as error:
         error.hint = f"See what it is now, with its token: {again}"
         raise

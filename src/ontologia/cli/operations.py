@@ -23,11 +23,18 @@ Name = Annotated[str, typer.Argument(metavar="HANDLER", help="Its whole name.")]
 def cancel(
     call: Call,
     which: Annotated[
-        str, typer.Argument(metavar="ID", help="The number of a deferred event, or an event's id.")
-    ],
+        str | None,
+        typer.Argument(metavar="[ID]", help="Number of a deferred event, or event ID."),
+    ] = None,
+    dedup_key: Annotated[
+        str | None, typer.Option("--dedup-key", metavar="KEY", help="Dedup key of the event.")
+    ] = None,
+    type: Annotated[
+        str | None, typer.Option("--type", metavar="TYPE", help="Event type of the dedup key.")
+    ] = None,
     reason: Reason = None,
 ) -> None:
-    """Take back an event that nobody has finished.
+    """Take back an event that no consumer has finished: by number, event ID or dedup key.
 
     A deferred event is never announced. One that waits, also after failed attempts for the next
     one, is taken out of the log, for all its consumers; the record keeps what it was. One that is
@@ -36,8 +43,16 @@ def cancel(
 
     Example: ontologia events cancel 17 --namespace orders --reason "ordered by mistake"
     """
+    if (which is None) == (dedup_key is None):
+        raise typer.BadParameter("name the event by its ID or by --dedup-key, and not both")
+    if type is not None and dedup_key is None:
+        raise typer.BadParameter("--type goes with --dedup-key")
     with operating(call, reason) as (session, by):
-        done = by.cancel(which)
+        done = (
+            by.cancel(which)
+            if which is not None
+            else by.cancel_key(dedup_key or "", event_type=type)
+        )
     if call.json:
         show_json(done)
     elif done["kind"] == "deferred":

@@ -30,7 +30,8 @@ _FILTER = (
     "Only what fits; may be repeated, and then all must hold. OP is eq, ne, lt, le, gt, ge, in, "
     "startswith, endswith, contains, like, ilike, is_null or is_not_null (the last two without "
     "VALUE). For like and ilike VALUE is an SQL pattern with % and _. PATH is "
-    "dotted: tier, address.city; of a relation also left.name and right.name. VALUE is JSON if it "
+    "dotted: tier, address.city; of a relation also left.name and right.name; '$.tier' and "
+    "'left.$.name' are the same. VALUE is JSON if it "
     'is JSON of the field\'s kind (true, 5, "5"), and text otherwise; for in, a JSON list or a,b,c.'
 )
 Filter = Annotated[

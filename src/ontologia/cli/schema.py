@@ -149,6 +149,45 @@ def history(call: Call, type: TypeName, kind: KindOption = None) -> None:
     )
 
 
+@app.command("show")
+def show(
+    call: Call,
+    type: TypeName,
+    version: Annotated[
+        int | None,
+        typer.Option(
+            "--version", metavar="N", min=1, help="Schema version.", show_default="the current one"
+        ),
+    ] = None,
+    kind: KindOption = None,
+) -> None:
+    """Print the schema of a type as JSON, in its current version or in an older one.
+
+    The versions of dropped types can be printed, too. With --json it is one line.
+
+    Example: ontologia schema show Customer --version 2
+    """
+    from ontologia import codec
+    from ontologia.errors import NotFoundError
+
+    with call.reading() as session:
+        (kind_name, name), versions = find_type(session, type, kind, dropped=version is not None)
+    wanted = versions[-1].version if version is None else version
+    found = next((each for each in versions if each.version == wanted), None)
+    if found is None:
+        known = ", ".join(str(each.version) for each in versions)
+        raise NotFoundError(f"{name} has no version {wanted}", hint=f"It has {known}.")
+    shown = {
+        "kind": kind_name,
+        "name": name,
+        "version": found.version,
+        "created_at": found.created_at.isoformat(),
+        "dropped": found.dropped,
+        "schema": codec.decode(found.schema_json),
+    }
+    show_json(shown, indent=not call.json)
+
+
 def find_type(
     session: Session, name: str, kind: Kind | None, *, dropped: bool = False
 ) -> tuple[tuple[str, str], list[TypeVersion]]:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from ontologia.config import OntologiaConfig
 
 _LONGEST_ERROR = 10_000
+_LONGEST_TRACEBACK = 8_000  # bytes
+_CUT = "...\n"
 LEASE_EXPIRED = "lease expired"
 _LONGEST_WAIT_MS = 10 * 365 * 24 * 3600 * 1000
 
@@ -112,7 +114,26 @@ def describe_error(error: BaseException) -> str:
     return storable_text(f"{type(error).__name__}: {message}" if message else type(error).__name__)
 
 
+def traceback_text(error: BaseException) -> str:
+    """The traceback of an error, with its causes; of a long one the last 8 kB, as UTF-8."""
+    from traceback import format_exception
+
+    try:
+        lines = format_exception(error)
+    except Exception:  # noqa: BLE001 - an error that cannot be shown must not hide that it was one
+        return describe_error(error)
+    clean = _clean("".join(lines)).encode()
+    if len(clean) <= _LONGEST_TRACEBACK:
+        return clean.decode()
+    end = clean[len(_CUT) - _LONGEST_TRACEBACK :].decode(errors="ignore")
+    return _CUT + end
+
+
 def storable_text(text: Any) -> str:
     """Text of any origin, without what a database refuses, cut to a sane length."""
-    clean = str(text).replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
+    clean = _clean(str(text))
     return clean if len(clean) <= _LONGEST_ERROR else clean[:_LONGEST_ERROR] + " ..."
+
+
+def _clean(text: str) -> str:
+    return text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()

@@ -1,7 +1,8 @@
 """Questions in words, as somebody types them: `address.city eq Bern`, `price:desc`.
 
 A path is dotted: a field, and the way into its JSON. On a relation it may begin with `left` or
-`right`, in a traversal with the name of a relation that is walked. A value is JSON if it is JSON of
+`right`, in a traversal with the name of a relation that is walked. `$.tier` and `left.$.tier`, as
+the documents write them, are `tier` and `left.tier`. A value is JSON if it is JSON of
 the field's kind (`true`, `5`, `"5"`), and text otherwise.
 """
 
@@ -19,6 +20,8 @@ from ontologia.schema.shape import ENDS, Shape
 
 _TEXTUAL = ("startswith", "endswith", "contains", "like", "ilike")
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "in", *_TEXTUAL)
+_SIGNS = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge", "in_": "in"}
+"""The documents' operators, which shells need quoted."""
 TESTS = ("is_null", "is_not_null")
 """These take no value."""
 _JSON: dict[Kind, tuple[type, ...]] = {
@@ -40,6 +43,7 @@ class Words:
     def condition(self, path: str, operator: str, value: str | None = None) -> Condition:
         """The condition that is meant; QueryError if there is none."""
         expr = self.expression(path)
+        operator = _SIGNS.get(operator, operator)
         if operator in TESTS:
             if value is not None:
                 raise QueryError(f"{operator} takes no value, got {value!r}")
@@ -69,17 +73,22 @@ class Words:
 
     def expression(self, path: str) -> Expr[Any]:
         """The field, or the value inside it, that a path names."""
-        first, *rest = path.split(".")
+        first, *rest = _from_root(path.split("."))
         shape = self._shape
         if first in self._relations and rest:
-            shape, (first, *rest) = self._relations[first], rest
+            shape, (first, *rest) = self._relations[first], _from_root(rest)
         if shape.kind == "relation" and first in ENDS and rest:
-            end = shape.end(first)
+            end, rest = shape.end(first), _from_root(rest)
             expr = end.expression(rest[0], "left" if first == "left" else "right", shape.name)
             rest = rest[1:]
         else:
             expr = shape.expression(first)
         return expr.path(".".join(rest)) if rest else expr
+
+
+def _from_root(parts: list[str]) -> list[str]:
+    """A path without the `$` that stands for the object itself."""
+    return parts[1:] if parts[0] == "$" and len(parts) > 1 else parts
 
 
 def _value(expr: Expr[Any], word: object) -> Any:

@@ -147,6 +147,7 @@ class Dispatcher:
                 outcome=outcome,
                 final=final,
                 claim=claim,
+                traceback=self._events.traceback_of(error),
             )
         except PASSING:
             log.warning("%s failed, and is tried again when its lease is over: %s", what, text)

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ontologia.clock import to_text
-from ontologia.errors import NotFoundError, OntologiaError
+from ontologia.errors import InvalidValueError, NotFoundError, OntologiaError
 from ontologia.store.events import checks
 from ontologia.store.events.operations import PORTION, Selection
 from ontologia.store.protocol import Transaction
@@ -117,15 +117,46 @@ class Operator:
         """
         checks.name("an event", which)
         with self._store.write() as transaction:
-            found = self._cancel_deferred(transaction, which)
-            kind = "deferred"
-            if found is None:
-                kind = "pending"
-                found = self._events.operations.cancel_event(transaction.tx, self._namespace, which)
-            if found is None:
-                raise self._nothing_to_cancel(transaction, which)
-            told = {"kind": kind} | found
-            self._record(transaction, "cancel", {"id": which}, {"cancelled": 1}, cancelled=told)
+            return self._cancel(transaction, which, {"id": which})
+
+    def cancel_key(self, dedup_key: str, *, event_type: str | None = None) -> dict[str, Any]:
+        """The same for the event that has this dedup_key, deferred or stored.
+
+        InvalidValueError if events of several types have it and none is said.
+        """
+        said = {"dedup_key": checks.name("dedup_key", dedup_key, checks.LONGEST_KEY)}
+        if event_type is not None:
+            said["type"] = checks.name("an event's type", event_type)
+        with self._store.write() as transaction:
+            found = self._events.operations.holders_of_key(
+                transaction.tx, self._namespace, dedup_key, event_type
+            )
+            if not found:
+                of_type = "" if event_type is None else f" of type {event_type}"
+                raise NotFoundError(
+                    f"no event{of_type} in namespace {self._namespace!r} has the dedup_key "
+                    f"{dedup_key!r}; nothing was changed",
+                    hint="ontologia events deferred lists deferred events with their keys.",
+                )
+            if len(found) > 1:
+                raise InvalidValueError(
+                    f"events of the types {', '.join(found)} have the dedup_key {dedup_key!r}; "
+                    f"nothing was changed",
+                    hint="Say which is meant: --type TYPE.",
+                )
+            [event_id] = found.values()
+            return self._cancel(transaction, event_id, said)
+
+    def _cancel(self, transaction: Transaction, which: str, said: dict[str, str]) -> dict[str, Any]:
+        found = self._cancel_deferred(transaction, which)
+        kind = "deferred"
+        if found is None:
+            kind = "pending"
+            found = self._events.operations.cancel_event(transaction.tx, self._namespace, which)
+        if found is None:
+            raise self._nothing_to_cancel(transaction, which)
+        told = {"kind": kind} | found
+        self._record(transaction, "cancel", said, {"cancelled": 1}, cancelled=told)
         return told
 
     def _cancel_deferred(self, transaction: Transaction, which: str) -> dict[str, Any] | None:

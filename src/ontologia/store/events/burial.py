@@ -34,7 +34,14 @@ class Burial:
         self._events = events
         self._clock = clock
 
-    def note(self, tx: Tx, attempt: Attempt, outcome: str, error: str | None) -> None:
+    def note(
+        self,
+        tx: Tx,
+        attempt: Attempt,
+        outcome: str,
+        error: str | None,
+        traceback: str | None = None,
+    ) -> None:
         """Remember an attempt that did not succeed."""
         tx.run(
             self._sql["insert_attempt"],
@@ -47,6 +54,7 @@ class Burial:
                 "now": to_text(self._clock.now()),
                 "outcome": outcome,
                 "error": error,
+                "traceback": traceback,
             },
         )
 

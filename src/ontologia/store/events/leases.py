@@ -228,6 +228,7 @@ class Leases:
         final: bool = False,
         tried: bool = True,
         claim: Claim | None = None,
+        traceback: str | None = None,
     ) -> Verdict | None:
         """End an attempt that did not succeed; None if the claim is not held (any more).
 
@@ -251,7 +252,7 @@ class Leases:
                 verdict = Verdict(verdict.attempts if tried else attempts, buried=True)
             attempt = Attempt(event_id, handler_id, verdict.attempts, started_at, read_commit)
             if tried:
-                self._burial.note(tx, attempt, outcome, error)
+                self._burial.note(tx, attempt, outcome, error, traceback)
             if verdict.buried:
                 self._burial.bury(tx, attempt, error)
             else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, TypeAlias
 
@@ -17,6 +17,7 @@ from ontologia.store.events.claims import ALL_TYPES
 
 Ask: TypeAlias = Callable[[str, dict[str, Any]], list[Any]]
 _PORTION = 500
+_LATEST = "9999"  # as text it is after every instant
 _CLAIM = (
     *("event_id", "handler_id", "session_id", "attempts", "last_error", "claimed_at"),
     *("started_at", "lease_until", "available_at", "ack_at", "dead_lettered_at"),
@@ -86,27 +87,45 @@ class Listings:
         with self._database.read() as tx:
             return list(self._each(tx.all, namespace, limit))
 
-    def each_event(
-        self, namespace: str, limit: int, *, event_type: str | None = None
+    def newest(
+        self,
+        namespace: str,
+        limit: int,
+        *,
+        event_type: str | None = None,
+        status: str | None = None,
     ) -> Iterator[dict[str, Any]]:
-        """The same, or those of one type, read on the way, with few of them in memory."""
+        """The newest `limit` events, or of those of one type or status, the newest first.
+
+        Read on the way, with few of them in memory. With a status it costs the events until the
+        last one shown.
+        """
         types = None if event_type is None else [event_type]
-        return self._each(self._database.all, namespace, limit, types)
+        most = limit if status is None else None
+        found = self._each(self._database.all, namespace, most, types, newest=True)
+        return islice((row for row in found if status in (None, row["status"])), limit)
 
     def _each(
-        self, ask: Ask, namespace: str, limit: int, types: list[str] | None = None
+        self,
+        ask: Ask,
+        namespace: str,
+        limit: int | None,
+        types: list[str] | None = None,
+        *,
+        newest: bool = False,
     ) -> Iterator[dict[str, Any]]:
         """One read per type, priority and portion; nothing is sorted, but what is shown merged."""
-        portion = min(limit, _PORTION)
+        portion = _PORTION if limit is None else min(limit, _PORTION)
         if types is None:
             types = [row[0] for row in ask(self._sql["event_types"], {"namespace": namespace})]
         streams = [
-            self._stream(ask, {"namespace": namespace, "type": each}, priority, portion)
+            self._stream(ask, {"namespace": namespace, "type": each}, priority, portion, newest)
             for each in types
             for (priority,) in ask(self._sql["priorities"], {"namespace": namespace, "type": each})
         ]
         subscribed = {row[0] for row in ask(self._sql["pairs"], {"namespace": namespace})}
-        rows = islice(heapq.merge(*streams, key=lambda row: (-row[3], row[2], row[0])), limit)
+        order = _by_age if newest else _by_urgency
+        rows = islice(heapq.merge(*streams, key=order, reverse=newest), limit)
         while page := list(islice(rows, _PORTION)):
             now = to_text(self._clock.now())
             claims: dict[str, list[Any]] = {row[0]: [] for row in page}
@@ -118,13 +137,12 @@ class Listings:
                 yield self._listed(row, claims[row[0]], now, subscribed=has_one)
 
     def _stream(
-        self, ask: Ask, place: dict[str, Any], priority: int, portion: int
+        self, ask: Ask, place: dict[str, Any], priority: int, portion: int, newest: bool
     ) -> Iterator[Any]:
-        after = ("", "")
+        after = (_LATEST, "") if newest else ("", "")
+        statement = self._sql["list_events_back" if newest else "list_events"]
         span = {**place, "priority": priority, "limit": portion}
-        while rows := ask(
-            self._sql["list_events"], {**span, "after": after[0], "after_id": after[1]}
-        ):
+        while rows := ask(statement, {**span, "after": after[0], "after_id": after[1]}):
             yield from rows
             after = (rows[-1][2], rows[-1][0])
 
@@ -144,6 +162,34 @@ class Listings:
             "status": status,
             "handler": ", ".join(deciding) or None,
         }
+
+    def deferred(
+        self, namespace: str, limit: int, *, event_type: str | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """The deferred events that wait, or those of one type, the earliest first.
+
+        `number id type due_at dedup_key payload source deferred_at`. Read on the way.
+        """
+        after, left = (float("-inf"), 0), limit
+        place = {"namespace": namespace, "type": event_type}
+        while left and (
+            rows := self._database.all(
+                self._sql["scheduled_events"],
+                {**place, "after": after[0], "after_id": after[1], "limit": min(left, _PORTION)},
+            )
+        ):
+            for number, event_id, topic, payload, fire_at, key, source, created_at in rows:
+                yield {
+                    "number": number,
+                    "id": event_id,
+                    "type": topic,
+                    "due_at": _unix_text(fire_at),
+                    "dedup_key": key,
+                    "payload": readable(payload),
+                    "source": source,
+                    "deferred_at": _unix_text(created_at),
+                }
+            after, left = (rows[-1][4], rows[-1][0]), left - len(rows)
 
     def dead_letters(self, namespace: str, limit: int) -> list[dict[str, Any]]:
         """The dead letters of a namespace, the newest first."""
@@ -170,12 +216,25 @@ class Listings:
             "read_commit",
             "outcome",
             "error",
+            "traceback",
         )
         shown = dict(zip(_EVENT, row, strict=True))
         shown["payload"] = readable(row[3])
         shown["claims"] = [dict(zip(_CLAIM[1:], claim[1:], strict=True)) for claim in claims]
         shown["attempts"] = [dict(zip(names, attempt, strict=True)) for attempt in attempts]
         return shown
+
+
+def _unix_text(seconds: float) -> str:
+    return to_text(datetime.fromtimestamp(seconds, UTC))
+
+
+def _by_urgency(row: Any) -> tuple[int, str, str]:
+    return -row[3], row[2], row[0]
+
+
+def _by_age(row: Any) -> tuple[str, str]:
+    return row[2], row[0]
 
 
 def readable(payload: str | bytes) -> Any:

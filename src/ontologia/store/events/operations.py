@@ -191,6 +191,13 @@ class Operations:
             "status": status,
         }
 
+    def holders_of_key(
+        self, tx: Tx, namespace: str, key: str, event_type: str | None
+    ) -> dict[str, str]:
+        """The ids of the events that have a dedup_key, deferred or stored, by type."""
+        asked = {"namespace": namespace, "key": key, "type": event_type}
+        return dict(tx.all(self._sql["holders_of_key"], asked))
+
     def number_of(self, tx: Tx, namespace: str, event_id: str) -> int | None:
         """The number of the deferred event that will have this id; None if none waits."""
         asked = {"namespace": namespace, "event_id": event_id}

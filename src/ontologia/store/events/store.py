@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 from ontologia import codec
 from ontologia.clock import Clock, to_text
 from ontologia.delivery.lineage import Lineage
-from ontologia.delivery.retry import describe_error, handler_policy, storable_text
+from ontologia.delivery.retry import (
+    Discard,
+    Retry,
+    describe_error,
+    handler_policy,
+    storable_text,
+    traceback_text,
+)
 from ontologia.errors import (
     DefinitionError,
     IntegrityError,
@@ -67,6 +74,7 @@ class SqlEventStore:
         self._clock = clock
         self._wake = wake
         self._retention = timedelta(milliseconds=config.event_retention_ms)
+        self._keep_tracebacks = config.keep_tracebacks
         self.policy = handler_policy(config)
         ids = Ids(clock, random)
         self.log = EventLog(sql, dialect, clock, ids, config.max_payload_bytes)
@@ -166,8 +174,18 @@ class SqlEventStore:
                 token=claim.token,
                 outcome="undecodable",
                 final=True,
+                traceback=self.traceback_of(error),
             )
             return None
+
+    def traceback_of(self, error: BaseException) -> str | None:
+        """The traceback to keep of a failed attempt; None if none are kept, or it has none to show.
+
+        `Retry` and `Discard` are a decision of the handler, and their reason says all.
+        """
+        if not self._keep_tracebacks or isinstance(error, Retry | Discard):
+            return None
+        return traceback_text(error)
 
     def ack(
         self,

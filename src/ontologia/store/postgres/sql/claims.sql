@@ -320,9 +320,10 @@ SELECT %(event_id)s, %(handler_id)s, namespace, %(now)s, %(attempts)s, %(error)s
 
 -- name: insert_attempt
 INSERT INTO ontologia.attempts(event_id, handler_id, attempt, started_at, ended_at, read_commit,
-                               outcome, error)
+                               outcome, error, traceback)
 VALUES (%(event_id)s, %(handler_id)s, %(attempt)s, %(started_at)s, %(now)s, %(read_commit)s,
-        %(outcome)s, %(error)s)
+        %(outcome)s, %(error)s, %(traceback)s)
     ON CONFLICT (event_id, handler_id, attempt) DO UPDATE SET
        started_at = excluded.started_at, ended_at = excluded.ended_at,
-       read_commit = excluded.read_commit, outcome = excluded.outcome, error = excluded.error;
+       read_commit = excluded.read_commit, outcome = excluded.outcome, error = excluded.error,
+       traceback = excluded.traceback;

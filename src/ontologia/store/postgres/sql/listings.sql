@@ -62,6 +62,13 @@ SELECT id, type, created_at, priority FROM ontologia.events
    AND (created_at, id) > (%(after)s, %(after_id)s)
  ORDER BY created_at, id LIMIT %(limit)s;
 
+-- name: list_events_back
+-- The same from the newest on.
+SELECT id, type, created_at, priority FROM ontologia.events
+ WHERE namespace = %(namespace)s AND type = %(type)s AND priority = %(priority)s
+   AND (created_at, id) < (%(after)s, %(after_id)s)
+ ORDER BY created_at DESC, id DESC LIMIT %(limit)s;
+
 -- name: claims_of
 SELECT event_id, handler_id, session_id, attempts, last_error, claimed_at, started_at,
        lease_until, available_at, ack_at, dead_lettered_at, read_commit, lease_token, conflicts
@@ -70,7 +77,7 @@ SELECT event_id, handler_id, session_id, attempts, last_error, claimed_at, start
  ORDER BY event_id, handler_id;
 
 -- name: attempts_of
-SELECT handler_id, attempt, started_at, ended_at, read_commit, outcome, error
+SELECT handler_id, attempt, started_at, ended_at, read_commit, outcome, error, traceback
   FROM ontologia.attempts WHERE event_id = %(id)s ORDER BY handler_id, attempt;
 
 -- name: list_dead_letters
@@ -133,6 +140,21 @@ DELETE FROM ontologia.dead_letters
 -- name: get_deferred
 SELECT id, event_id, topic, payload, fire_at, status FROM ontologia.deferred_events
  WHERE namespace = %(namespace)s AND id = %(id)s;
+
+-- name: scheduled_events
+-- The next deferred events that wait, the earliest first; a type that is NULL asks for any.
+SELECT id, event_id, topic, payload, fire_at, dedup_key, source, created_at
+  FROM ontologia.deferred_events
+ WHERE status = 'scheduled' AND namespace = %(namespace)s
+   AND (%(type)s::text IS NULL OR topic = %(type)s)
+   AND (fire_at, id) > (%(after)s, %(after_id)s)
+ ORDER BY fire_at, id LIMIT %(limit)s;
+
+-- name: holders_of_key
+-- The events that have a dedup_key, one a type; a type that is NULL asks for any.
+SELECT type, event_id FROM ontologia.dedup
+ WHERE namespace = %(namespace)s AND key = %(key)s
+   AND (%(type)s::text IS NULL OR type = %(type)s) ORDER BY type;
 
 -- name: find_deferred
 -- By the id that the event will have; of those that wait alone, as only they are few.

@@ -241,8 +241,10 @@ SELECT :event_id, :handler_id, namespace, :now, :attempts, :error, type, payload
 
 -- name: insert_attempt
 INSERT INTO attempts(event_id, handler_id, attempt, started_at, ended_at, read_commit, outcome,
-                     error)
-VALUES (:event_id, :handler_id, :attempt, :started_at, :now, :read_commit, :outcome, :error)
+                     error, traceback)
+VALUES (:event_id, :handler_id, :attempt, :started_at, :now, :read_commit, :outcome, :error,
+        :traceback)
     ON CONFLICT (event_id, handler_id, attempt) DO UPDATE SET
        started_at = excluded.started_at, ended_at = excluded.ended_at,
-       read_commit = excluded.read_commit, outcome = excluded.outcome, error = excluded.error;
+       read_commit = excluded.read_commit, outcome = excluded.outcome, error = excluded.error,
+       traceback = excluded.traceback;

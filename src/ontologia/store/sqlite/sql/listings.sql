@@ -58,6 +58,13 @@ SELECT id, type, created_at, priority FROM events
    AND (created_at, id) > (:after, :after_id)
  ORDER BY created_at, id LIMIT :limit;
 
+-- name: list_events_back
+-- The same from the newest on.
+SELECT id, type, created_at, priority FROM events
+ WHERE namespace = :namespace AND type = :type AND priority = :priority
+   AND (created_at, id) < (:after, :after_id)
+ ORDER BY created_at DESC, id DESC LIMIT :limit;
+
 -- name: claims_of
 SELECT event_id, handler_id, session_id, attempts, last_error, claimed_at, started_at,
        lease_until, available_at, ack_at, dead_lettered_at, read_commit, lease_token, conflicts
@@ -65,7 +72,7 @@ SELECT event_id, handler_id, session_id, attempts, last_error, claimed_at, start
  ORDER BY event_id, handler_id;
 
 -- name: attempts_of
-SELECT handler_id, attempt, started_at, ended_at, read_commit, outcome, error
+SELECT handler_id, attempt, started_at, ended_at, read_commit, outcome, error, traceback
   FROM attempts WHERE event_id = :id ORDER BY handler_id, attempt;
 
 -- name: list_dead_letters
@@ -120,6 +127,19 @@ DELETE FROM dead_letters WHERE id IN (SELECT value FROM json_each(:ids));
 -- name: get_deferred
 SELECT id, event_id, topic, CAST(payload AS BLOB), fire_at, status FROM deferred_events
  WHERE namespace = :namespace AND id = :id;
+
+-- name: scheduled_events
+-- The next deferred events that wait, the earliest first; a type that is NULL asks for any.
+SELECT id, event_id, topic, CAST(payload AS BLOB), fire_at, dedup_key, source, created_at
+  FROM deferred_events
+ WHERE status = 'scheduled' AND namespace = :namespace AND (:type IS NULL OR topic = :type)
+   AND (fire_at, id) > (:after, :after_id)
+ ORDER BY fire_at, id LIMIT :limit;
+
+-- name: holders_of_key
+-- The events that have a dedup_key, one a type; a type that is NULL asks for any.
+SELECT type, event_id FROM dedup
+ WHERE namespace = :namespace AND key = :key AND (:type IS NULL OR type = :type) ORDER BY type;
 
 -- name: find_deferred
 -- By the id that the event will have; of those that wait alone, as only they are few.
