@@ -112,7 +112,7 @@ def test_chained_handlers_follow_an_order_to_its_end_in_one_iteration(told, left
     assert [line for line in lines if "root is the order: True" in line] == lines[4:7]
     assert left() == (
         ["Payment o1", "Shipment o1"],
-        ["order.fulfilled pending", "order.placed acked", "payment.completed acked"],
+        ["order.fulfilled unsubscribed", "order.placed acked", "payment.completed acked"],
         2,
     )
 

@@ -169,6 +169,21 @@ def test_deferred_events_are_listed_by_the_time_they_are_due(run, event_store, c
     assert lines(run("deferred", "--type", "nobody", "--json")) == []
 
 
+def test_a_terminal_shows_tracebacks_line_by_line(run, uri, event_store):
+    [failed] = post(event_store, 1)
+    claim(event_store)
+    event_store.claims.release(
+        "ship", failed, error="x", policy=event_store.policy, traceback="first\n  \x1bsecond\n"
+    )
+
+    [attempt] = json.loads(run("inspect", "--event-id", failed).stdout)["attempts"]
+    _, shown = at_a_terminal("events", "inspect", "--event-id", failed, "--datastore-uri", uri)
+
+    assert attempt["traceback"] == "first\n  \x1bsecond\n"
+    below = shown.replace("\r", "").partition("\n}\n")[2]
+    assert below == "\nship, attempt 1:\nfirst\n  \\x1bsecond\n"
+
+
 @pytest.mark.req("ONT-192")
 def test_events_that_sessions_have_are_claimed(run, event_store, clock):
     clock.advance(seconds=7_200)

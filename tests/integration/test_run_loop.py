@@ -219,7 +219,7 @@ def test_what_is_emitted_and_the_acknowledgement_are_stored_together_or_not_at_a
     clock.advance(seconds=30)
     open_session().run([emit], max_iterations=1)
 
-    assert sorted(statuses(session)) == ["acked", "pending"]
+    assert sorted(statuses(session)) == ["acked", "unsubscribed"]
     assert session.event_store.check() == []
 
 

@@ -139,7 +139,7 @@ def test_without_a_handler_a_scheduled_event_waits_for_one(session, clock):
     times = []
     session.run([other], schedules=[Schedule(Cleanup(), QUARTERS)], max_iterations=3)
     assert [each["status"] for each in session.event_store.list_events("default")] == [
-        "pending"
+        "unsubscribed"
     ] * 2
 
     session.run([noting(clock, times)], max_iterations=1)

@@ -268,7 +268,7 @@ def test_a_handler_that_closes_its_session_is_acknowledged_before(session, open_
     other = open_session()
     assert claim_of(other, first)["ack_at"] is not None
     assert sorted(e["status"] for e in other.event_store.list_events("default")) == [
-        "acked", "pending", "pending",
+        "acked", "pending", "unsubscribed",
     ]  # fmt: skip
     assert other.event_store.inspect_event(second)["claims"][0]["attempts"] == 0
     assert other.event_store.check() == []

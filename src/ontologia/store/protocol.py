@@ -398,7 +398,7 @@ class TransactionalEventStore(EventStore, Protocol):
         ...
 
     def list_namespaces(self) -> list[dict[str, Any]]:
-        """`namespace sessions pending dead_letters` of each; counts all retained events."""
+        """`namespace sessions pending unsubscribed dead_letters` of each; counts all retained events."""
         ...
 
     def list_sessions(self, namespace: str) -> list[dict[str, Any]]:
@@ -430,7 +430,7 @@ class TransactionalEventStore(EventStore, Protocol):
         ...
 
     def collect_events(self, namespace: str) -> int:
-        """Delete what every consumer has finished and is past its retention; how many."""
+        """Delete what is past its retention and every consumer has finished, or none has; how many."""
         ...
 
     def pause(self, namespace: str, handler_id: str) -> bool:

@@ -88,6 +88,7 @@ def test_the_table_of_claims(columns: Any, indexes: Any) -> None:
         **optional("ack_at", "last_error", "dead_lettered_at", "lease_token", "started_at"),
         **optional("due_at"),
         "attempts": (WHOLE, True),
+        "conflicts": (WHOLE, True),
         "consumer_id": (WHOLE, True),
         "conflicts": (WHOLE, True),
         "read_commit": (WHOLE, False),

@@ -366,7 +366,7 @@ INSERT INTO sqlite_stat1(tbl, idx, stat) VALUES
     ('relation_history', 'idx_relation_history_commit', '5000000 100'),
     ('events', 'sqlite_autoindex_events_1', '1000000 1'),
     ('events', 'idx_events_namespace_type_order', '1000000 250000 50000 10000 1 1'),
-    ('events', 'idx_events_root', '500000 5'),
+    ('events', 'idx_events_chain', '500000 5'),
     ('event_claims', 'event_claims', '1000000 2 1'),
     ('event_claims', 'idx_claims_due', '1000 100 1'),
     ('ready', 'ready', '10000 1000 500 1 1'),
