@@ -75,7 +75,7 @@ def test_what_a_handler_defers_by_emit_is_stored_with_its_success_and_in_its_cha
     [root] = announce(session, 1)
     session.run([later, note], max_iterations=30)
 
-    assert seen == [(2, 1, root)]
+    assert seen == [(2, 0, root)]
 
 
 @pytest.mark.req("NEW-022")
