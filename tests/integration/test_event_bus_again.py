@@ -137,3 +137,5 @@ def test_what_schedules_itself_for_later_may_do_so_for_ever(uri, sql):
     causes = sql("SELECT causation_id FROM events WHERE type = 'tea.daily' ORDER BY seq")
     ids = sql("SELECT id FROM events WHERE type = 'tea.daily' ORDER BY seq")
     assert causes[1:8] == ids[:7]
+    roots = sql("SELECT root_event_id FROM events WHERE type = 'tea.daily' ORDER BY seq")
+    assert roots[:8] == ids[:1] * 8
