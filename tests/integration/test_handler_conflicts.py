@@ -140,7 +140,7 @@ def test_a_commit_can_be_made_again_inside_the_handler(world, session):
     assert calls == [1]
     assert free(session) == 8
     assert world.claim() == ("acked", 0, 0)
-    assert sorted(statuses(session)) == ["acked", "pending"]
+    assert sorted(statuses(session)) == ["acked", "unsubscribed"]
 
 
 def test_a_handler_that_discards_after_a_conflict_is_done(world, session):
@@ -274,7 +274,7 @@ def test_checked_reads_of_a_handler(world, session):
     session.run([handler], max_iterations=1)
 
     assert calls == [10, 9]
-    assert sorted(statuses(session)) == ["acked", "pending"]
+    assert sorted(statuses(session)) == ["acked", "unsubscribed"]
 
 
 def test_a_handler_has_its_own_way_to_run_again(world, session):

@@ -220,6 +220,7 @@ def test_inspecting_shows_an_event_with_all_its_claims(
         "read_commit": 0,
         "outcome": "failed",
         "error": "OSError: no van",
+        "traceback": None,
     }
 
 

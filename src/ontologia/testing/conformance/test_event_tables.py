@@ -90,7 +90,6 @@ def test_the_table_of_claims(columns: Any, indexes: Any) -> None:
         "attempts": (WHOLE, True),
         "conflicts": (WHOLE, True),
         "consumer_id": (WHOLE, True),
-        "conflicts": (WHOLE, True),
         "read_commit": (WHOLE, False),
     }
     named = {k: v for k, v in indexes("event_claims").items() if k != "event_claims_pkey"}
