@@ -452,8 +452,8 @@ class LeaseExpiredError(OntologiaError, RuntimeError):
         super().__init__(
             f"{handler_id} no longer has event {event_id}: its lease ran out; nothing was written, "
             f"and the event is delivered again",
-            hint="Raise event_claim_lease_ms to 2 or 3 times the longest handler, or call "
-            "ctx.renew() on the way.",
+            hint="Give the handler a lease of 2 or 3 times its longest run, "
+            "@on_event(..., lease=...), have it renewed with renew=True, or call ctx.renew().",
         )
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
+from datetime import timedelta
 
 import pytest
 
 from ontologia import Event, Field, HandlerContext, on_event
-from ontologia.errors import HandlerError
+from ontologia.errors import HandlerError, OntologiaError
 
 
 class UserCreated(Event):
@@ -65,11 +66,7 @@ def test_priority_and_name_are_given_by_name():
     parameters = inspect.signature(on_event).parameters
 
     assert parameters["priority"].default == 100
-    assert [p.name for p in parameters.values() if p.kind is p.KEYWORD_ONLY] == [
-        "priority",
-        "name",
-        "reads",
-    ]
+    assert all(p.kind is p.KEYWORD_ONLY for p in list(parameters.values())[1:])
     with pytest.raises(TypeError):
         on_event(UserCreated, 50)
     for wrong in (True, "50", 1.5):
@@ -100,6 +97,38 @@ def test_a_handler_subscribes_to_a_class_of_events_and_to_nothing_else(wrong):
 def test_a_name_is_text(wrong):
     with pytest.raises(TypeError, match="name"):
         on_event(UserCreated, name=wrong)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        ({"lease": True}, TypeError, "lease takes seconds or a timedelta, got True"),
+        ({"lease": "5 min"}, TypeError, "lease takes seconds"),
+        ({"lease": 0}, ValueError, "lease is at least 1 ms and at most a year, got 0"),
+        ({"lease": -1}, ValueError, "lease is at least"),
+        ({"lease": timedelta(seconds=-1)}, ValueError, "lease is at least"),
+        ({"lease": float("nan")}, ValueError, "lease is at least"),
+        ({"lease": float("inf")}, ValueError, "lease is at least"),
+        ({"lease": timedelta(days=366)}, ValueError, "at most a year"),
+        ({"max_attempts": True}, TypeError, "max_attempts is a whole number"),
+        ({"max_attempts": 2.0}, TypeError, "max_attempts is a whole number"),
+        ({"max_attempts": 0}, ValueError, "max_attempts is at least 1"),
+        ({"backoff": 5}, TypeError, r"backoff is \(base, max\), got 5"),
+        ({"backoff": (1, 2, 3)}, TypeError, r"backoff is \(base, max\)"),
+        ({"backoff": (True, 2)}, TypeError, "backoff takes seconds"),
+        ({"backoff": (-1, 2)}, ValueError, "backoff is not negative"),
+        ({"backoff": (3, 2)}, ValueError, "base is the larger"),
+        ({"renew": 1}, TypeError, "renew is True or False"),
+        ({"timeout": 60}, ValueError, "this one is not renewed"),
+        ({"renew": True, "timeout": 0}, ValueError, "timeout is at least"),
+        ({"renew": True, "timeout": True}, TypeError, "timeout takes seconds"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused_where_they_are_written(options, error, says):
+    with pytest.raises(error, match=says) as caught:
+        on_event(UserCreated, **options)
+    assert isinstance(caught.value, OntologiaError)
+    assert ("renew=True" in (caught.value.hint or "")) == (options == {"timeout": 60})
 
 
 @pytest.mark.req("ONT-065")

@@ -209,6 +209,18 @@ def charge(ctx: HandlerContext[OrderPlaced]) -> None:
     assert_type(ctx.commit(event=Cleanup(), delay=5, expected_head=3), int | None)
 
 
+@on_event(
+    OrderPlaced, lease=timedelta(minutes=5), max_attempts=5, backoff=(0.5, timedelta(hours=1))
+)
+def with_a_lease(ctx: HandlerContext[OrderPlaced]) -> None:
+    assert_type(ctx.event, OrderPlaced)
+
+
+@on_event(OrderPlaced, renew=True, timeout=1800, reads="checked")
+async def with_a_lease_that_is_renewed(ctx: HandlerContext[OrderPlaced]) -> None:
+    assert_type(ctx.event, OrderPlaced)
+
+
 @on_event(OrderPlaced, priority=200, name="shop.charge")
 async def charge_async(ctx: HandlerContext[OrderPlaced]) -> None:
     assert_type(ctx.event.order_id, str)

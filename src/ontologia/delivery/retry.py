@@ -98,10 +98,12 @@ class RetryPolicy:
         return Verdict(attempts, buried=attempts >= self.max_crashes)
 
 
-def handler_policy(config: OntologiaConfig) -> RetryPolicy:
-    """The policy of typed handlers."""
-    limit = config.event_max_attempts
-    backoff = Backoff(config.event_backoff_base_ms, config.event_backoff_max_ms)
+def handler_policy(
+    config: OntologiaConfig, max_attempts: int | None = None, backoff: Backoff | None = None
+) -> RetryPolicy:
+    """The policy of a typed handler; the settings have what the handler does not say itself."""
+    limit = max_attempts or config.event_max_attempts
+    backoff = backoff or Backoff(config.event_backoff_base_ms, config.event_backoff_max_ms)
     return RetryPolicy(limit, limit, backoff)
 
 

@@ -188,7 +188,7 @@ class Acks:
         for claim in lost:
             log.warning(
                 "event %s: %s was done after its lease had run out; it is delivered again. "
-                "ctx.renew(), or a higher event_claim_lease_ms, gives it longer",
+                "@on_event(..., lease=...), renew=True or ctx.renew() gives it longer",
                 *(claim.event.id, claim.handler_id),
             )
         if announced:

@@ -190,12 +190,12 @@ class HandlerContext(UnitOfWork, Generic[E_co]):
         return super()._discard()
 
     def renew(self, seconds: float | None = None) -> None:
-        """Have the event for longer: `event_claim_lease_ms` from now on, or these seconds.
+        """Have the event for longer: the handler's lease from now on, or these seconds.
 
         LeaseExpiredError if it is too late. Costs one soft transaction.
         """
         self._open()
-        lease_ms: float = self._session.config.event_claim_lease_ms
+        lease_ms = self._claim.lease_ms
         if seconds is not None:
             if isinstance(seconds, bool) or not isinstance(seconds, int | float):
                 raise InvalidTypeError(f"renew takes seconds, got {seconds!r}")

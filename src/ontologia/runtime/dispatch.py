@@ -53,7 +53,7 @@ class Dispatcher:
         conflicts = 0
         while (conflict := self._run(handler, claim)) is not None:
             conflicts += 1
-            if not self._again(claim, conflict, conflicts):
+            if not self._again(handler, claim, conflict, conflicts):
                 return
 
     def _run(self, handler: Handler, claim: Claim) -> StateConflictError | None:
@@ -73,7 +73,7 @@ class Dispatcher:
             failure = context._failure or error
         except BaseException as error:  # noqa: BLE001 - ends the claim, then raises it
             context._close()
-            self._interrupted(claim, error)
+            self._interrupted(handler, claim, error)
             return None
         else:
             failure = context._failure  # whatever the handler made of it
@@ -85,10 +85,12 @@ class Dispatcher:
         if failure is None:
             self._acks.add(Done(claim, emitted))
         else:
-            self._failed(claim, failure)
+            self._failed(handler, claim, failure)
         return None
 
-    def _again(self, claim: Claim, conflict: StateConflictError, conflicts: int) -> bool:
+    def _again(
+        self, handler: Handler, claim: Claim, conflict: StateConflictError, conflicts: int
+    ) -> bool:
         """After a conflict: whether to run the handler again, on fresh state and at once.
 
         No attempt is counted. `event_max_conflicts` in a row are a failure like any other.
@@ -98,11 +100,11 @@ class Dispatcher:
             self._events.claims.abandon([claim])
             return False
         session = self._session
-        if not self._events.claims.run_again(claim, session.config.event_claim_lease_ms):
+        if not self._events.claims.run_again(claim):
             log.warning("%s lost its lease after a conflict; another session has the event", what)
             return False
         if conflicts >= session.config.event_max_conflicts:
-            self._failed(claim, conflict)
+            self._failed(handler, claim, conflict)
             return False
         log.debug("%s had conflict %d and runs again: %s", what, conflicts, conflict.args[0])
         session._clock.sleep(session._random.uniform(*_AGAIN))
@@ -117,7 +119,7 @@ class Dispatcher:
         if result is not None and inspect.isawaitable(result):
             self._coroutines.run(_with_context(context, result))
 
-    def _failed(self, claim: Claim, error: BaseException) -> None:
+    def _failed(self, handler: Handler, claim: Claim, error: BaseException) -> None:
         """The attempt did not succeed: again later, or buried."""
         what = f"event {claim.event.id} ({claim.event.type}): {claim.handler_id}"
         if isinstance(error, SchemaOutdatedError) and is_outdated(self._session):
@@ -141,7 +143,7 @@ class Dispatcher:
                 claim.handler_id,
                 claim.event.id,
                 error=text,
-                policy=self._events.policy,
+                policy=handler.delivery(self._session.config).policy,
                 token=claim.token,
                 after_ms=after_ms,
                 outcome=outcome,
@@ -171,20 +173,20 @@ class Dispatcher:
         if isinstance(error, EventLoopLimitError) and self._raise_at_limit:
             raise error
 
-    def _interrupted(self, claim: Claim, error: BaseException) -> None:
+    def _interrupted(self, handler: Handler, claim: Claim, error: BaseException) -> None:
         """Not the handler's own end: by a signal or a shutdown it is handed back unpunished."""
         import asyncio
 
         if isinstance(error, asyncio.CancelledError):
             if not self._stopping():
-                self._failed(claim, error)
+                self._failed(handler, claim, error)
                 return
             self._events.claims.abandon([claim])
             return
         if isinstance(error, KeyboardInterrupt):
             self._events.claims.abandon([claim])
         else:
-            self._failed(claim, error)  # one that always exits must not do so forever
+            self._failed(handler, claim, error)  # one that always exits must not do so forever
         raise error
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from ontologia.runtime.handlers import Handler
+from ontologia.runtime.handlers import Delivery, Handler
 from ontologia.store.rows import Claim
 
 LARGEST_GROUP = 50
@@ -23,10 +23,11 @@ class Feed:
     tried before is started alone, so that one which kills its process buries only itself.
     """
 
-    def __init__(self, handlers: Sequence[Handler], workers: int, max_attempts: int) -> None:
+    def __init__(
+        self, handlers: Sequence[Handler], workers: int, deliveries: Mapping[str, Delivery]
+    ) -> None:
         self._workers = workers
-        # Where one attempt is all there is, nothing must be counted that did not run.
-        self._largest = LARGEST_GROUP if max_attempts > 1 else 1
+        self._deliveries = deliveries
         self._waiting: dict[str, deque[Claim]] = {handler.id: deque() for handler in handlers}
         self._handlers = {handler.id: handler for handler in handlers}
         self._size = dict.fromkeys(self._waiting, 1)
@@ -102,17 +103,21 @@ class Feed:
 
         The rest would wait here while other sessions have nothing to do.
         """
-        seconds = self._seconds[handler.id]
-        if seconds * most <= _CLAIM_TIME * self._workers:
+        seconds, most_seconds = self._seconds[handler.id], self._within_lease(handler, _CLAIM_TIME)
+        if seconds * most <= most_seconds * self._workers:
             return most
-        return min(most, max(1, int(_CLAIM_TIME / seconds)) * self._workers)
+        return min(most, max(1, int(most_seconds / seconds)) * self._workers)
+
+    def _within_lease(self, handler: Handler, seconds: float) -> float:
+        """At most a third of the handler's lease: after that it has to be renewed."""
+        return min(seconds, self._deliveries[handler.id].lease_ms / 3000)
 
     def lacks(self, handler: Handler) -> bool:
         """Whether nothing waits for this handler."""
         return not self._waiting[handler.id]
 
     def begin(self, claim: Claim) -> bool:
-        """A handler is called with this one: its lease is its own from here on.
+        """A handler is called with this one: its lease is its own, unless `renew_until` is set.
 
         False once the feed is closed: then the claim is handed back, and must not be run.
         """
@@ -145,20 +150,24 @@ class Feed:
     def pace(self, handler: Handler, group: Sequence[Claim], seconds: float) -> None:
         """Make the next group of a handler larger or smaller, by how long this one took."""
         self._seconds[handler.id] = seconds / len(group)
-        if len(group) < self._size[handler.id] and seconds < _GROUP_TIME:
+        longest = self._within_lease(handler, _GROUP_TIME)
+        if len(group) < self._size[handler.id] and seconds < longest:
             return  # too small a group says nothing about larger ones
-        if seconds > _GROUP_TIME:
-            size = int(len(group) * _GROUP_TIME / seconds)
+        if seconds > longest:
+            size = int(len(group) * longest / seconds)
         else:
-            size = len(group) * 2 if seconds * 2 <= _GROUP_TIME else len(group)
-        self._size[handler.id] = max(1, min(self._largest, size))
+            size = len(group) * 2 if seconds * 2 <= longest else len(group)
+        # Where one attempt is all there is, nothing must be counted that did not run.
+        once = self._deliveries[handler.id].policy.max_crashes == 1
+        self._size[handler.id] = 1 if once else max(1, min(LARGEST_GROUP, size))
 
     # -- seen from outside ------------------------------------------------------------------------
 
     def idle(self) -> list[Claim]:
-        """What is claimed and not running: to be renewed, or handed back."""
+        """Claims whose leases are renewed: what does not run yet, and what runs with `renew=True`."""
         with self._changed:
-            return list(self._idle.values())
+            kept = [each for each in self._running.values() if each.renew_until is not None]
+            return [*self._idle.values(), *kept]
 
     def running(self) -> list[Claim]:
         """What handlers are running with."""

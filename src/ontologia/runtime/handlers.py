@@ -4,23 +4,48 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import sys
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
+from datetime import timedelta
 from types import CodeType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
-from ontologia.errors import HandlerError
+from ontologia.delivery.retry import Backoff, RetryPolicy, handler_policy
+from ontologia.errors import HandlerError, InvalidTypeError, InvalidValueError
 from ontologia.schema.event import Event
 
 if TYPE_CHECKING:
     from types import FrameType
 
+    from ontologia.config import OntologiaConfig
     from ontologia.runtime.context import HandlerContext
 
 E = TypeVar("E", bound=Event)
 R = TypeVar("R", bound=Awaitable[None] | None)
+Seconds: TypeAlias = float | timedelta
 _MARK = "__ontologia_handler__"
+_TIMEOUT_MS = 3600 * 1000
+_LONGEST = 365 * 24 * 3600  # seconds
+
+
+class Delivery(NamedTuple):
+    """How one handler is given its events in one run."""
+
+    lease_ms: float
+    policy: RetryPolicy
+    renew_ms: float | None
+    """How long its lease is renewed while it runs; None if it is not."""
+
+
+class Options(NamedTuple):
+    """What `on_event` says of deliveries to one handler; None leaves it to the settings."""
+
+    lease_ms: float | None = None
+    max_attempts: int | None = None
+    backoff: Backoff | None = None
+    renew_ms: float | None = None
 
 
 class Handler(NamedTuple):
@@ -35,6 +60,7 @@ class Handler(NamedTuple):
     """Whether what it reads must be unchanged when it commits."""
     replaced: Callable[[Any], Any] | None = None
     """The handler that had its name in the module, until the same module defined this one."""
+    options: Options = Options()
 
     @property
     def event_type(self) -> str:
@@ -46,6 +72,12 @@ class Handler(NamedTuple):
         """Where it was written: module and function, file and line."""
         return _place(self.function)
 
+    def delivery(self, config: OntologiaConfig) -> Delivery:
+        """Its own options, completed by the settings."""
+        lease_ms, max_attempts, backoff, renew_ms = self.options
+        policy = handler_policy(config, max_attempts, backoff)
+        return Delivery(lease_ms or config.event_claim_lease_ms, policy, renew_ms)
+
 
 def on_event(
     event_cls: type[E],
@@ -53,6 +85,11 @@ def on_event(
     priority: int = 100,
     name: str | None = None,
     reads: Literal["checked"] | None = None,
+    lease: Seconds | None = None,
+    max_attempts: int | None = None,
+    backoff: tuple[Seconds, Seconds] | None = None,
+    renew: bool = False,
+    timeout: Seconds | None = None,
 ) -> Callable[[Callable[[HandlerContext[E]], R]], Callable[[HandlerContext[E]], R]]:
     """Make a function a handler for events of this class; `run` is given it.
 
@@ -62,6 +99,11 @@ def on_event(
 
     With `reads="checked"`, every object that the handler reads must be unchanged when it commits, as
     in `session.unit(reads="checked")`.
+
+    `lease`, `max_attempts` and `backoff=(base, max)` are this handler's own instead of the settings
+    `event_claim_lease_ms`, `event_max_attempts`, `event_backoff_base_ms` and `event_backoff_max_ms`;
+    times are seconds or a timedelta. With `renew=True` the lease is renewed while the handler runs,
+    for at most `timeout`, an hour unless given: after that it runs out, and the attempt counts.
     """
     if inspect.isroutine(event_cls):
         raise TypeError(
@@ -80,6 +122,7 @@ def on_event(
         raise TypeError(f"name is text, got {name!r}")
     if reads not in (None, "checked"):
         raise TypeError(f"reads is 'checked' or left out, got {reads!r}")
+    options = _options(lease, max_attempts, backoff, renew=renew, timeout=timeout)
 
     def decorate(function: Callable[[HandlerContext[E]], R]) -> Callable[[HandlerContext[E]], R]:
         if not callable(function):
@@ -101,11 +144,48 @@ def on_event(
         handler = Handler(
             *(name or _identity(function), event_cls, priority, function, reads),
             replaced=_replaced(function, sys._getframe(1)),
+            options=options,
         )
         setattr(function, _MARK, handler)
         return function
 
     return decorate
+
+
+def _options(lease: Any, max_attempts: Any, backoff: Any, *, renew: Any, timeout: Any) -> Options:
+    if max_attempts is not None:
+        if isinstance(max_attempts, bool) or not isinstance(max_attempts, int):
+            raise InvalidTypeError(f"max_attempts is a whole number, got {max_attempts!r}")
+        if max_attempts < 1:
+            raise InvalidValueError(f"max_attempts is at least 1, got {max_attempts!r}")
+    waits = None
+    if backoff is not None:
+        if not isinstance(backoff, tuple | list) or len(backoff) != 2:
+            raise InvalidTypeError(f"backoff is (base, max), got {backoff!r}")
+        base, cap = (_milliseconds("backoff", each, least=0) for each in backoff)
+        if base > cap:
+            raise InvalidValueError(f"backoff is (base, max), and base is the larger: {backoff!r}")
+        waits = Backoff(round(base), round(cap))
+    if not isinstance(renew, bool):
+        raise InvalidTypeError(f"renew is True or False, got {renew!r}")
+    if timeout is not None and not renew:
+        raise InvalidValueError(
+            f"timeout={timeout!r} ends the renewing of a lease, and this one is not renewed",
+            hint="Add renew=True. A handler that runs for a known time takes lease= instead.",
+        )
+    lease_ms = None if lease is None else _milliseconds("lease", lease)
+    longest = _TIMEOUT_MS if timeout is None else _milliseconds("timeout", timeout)
+    return Options(lease_ms, max_attempts, waits, longest if renew else None)
+
+
+def _milliseconds(what: str, value: Any, *, least: float = 0.001) -> float:
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise InvalidTypeError(f"{what} takes seconds or a timedelta, got {value!r}")
+    if not (math.isfinite(seconds) and least <= seconds <= _LONGEST):
+        lowest = "not negative" if least == 0 else "at least 1 ms"
+        raise InvalidValueError(f"{what} is {lowest} and at most a year, got {value!r}")
+    return seconds * 1000
 
 
 def _inner(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -90,7 +90,8 @@ class EventLoop:
         self._watch = session._store.watch()
         self._coroutines = Coroutines()
         self._acks = Acks(self._events.claims, self._config.ack_batch_size, self._events.wake)
-        self._feed = Feed(handlers, workers, self._config.event_max_attempts)
+        self._deliveries = {each.id: each.delivery(self._config) for each in handlers}
+        self._feed = Feed(handlers, workers, self._deliveries)
         self._dispatcher = Dispatcher(
             session,
             self._acks,
@@ -113,6 +114,7 @@ class EventLoop:
             self._consumers,
             self._stop.is_set,
             self._cancel_overdue,
+            [each.lease_ms for each in self._deliveries.values()],
         )
 
     # -- from outside -----------------------------------------------------------------------
@@ -301,13 +303,14 @@ class EventLoop:
         limit = self._feed.claim_size(handler, min(self._config.event_claim_limit, budget))
         if start == LARGEST_GROUP:
             limit = min(limit, start)  # so fast that all of it is started with the claim
+        delivery = self._deliveries[handler.id]
         claims = self._acks.claim(
             consumer,
             [handler.event_type],
             session_id=self._session.session_id,
             limit=limit,
-            lease_ms=self._config.event_claim_lease_ms,
-            policy=self._events.policy,
+            lease_ms=delivery.lease_ms,
+            policy=delivery.policy,
             peek=peek,
             start=start,
             after=after,
@@ -353,7 +356,7 @@ class EventLoop:
         """Start a group, with what is to be acknowledged, in one transaction, and run it."""
         try:
             if not group[0].started:
-                self._acks.flush(group, self._config.event_claim_lease_ms)
+                self._acks.flush(group, group[0].lease_ms)
             began = self._clock.monotonic()  # waiting for the database is not the handlers' time
             for claim in group:
                 if not self._run_one(handler, claim, began):
@@ -370,7 +373,12 @@ class EventLoop:
             self._feed.end(claim)
             log.warning("event %s: the lease of %s was lost; skipped", claim.event.id, handler.id)
             return True
-        if self._stop.is_set() or not self._feed.begin(claim):
+        if self._stop.is_set():
+            return False
+        renew_ms = self._deliveries[handler.id].renew_ms
+        if renew_ms is not None:
+            claim.renew_until = self._clock.monotonic() + renew_ms / 1000
+        if not self._feed.begin(claim):
             return False
         self._handling = self._workers == 1
         try:
@@ -382,7 +390,7 @@ class EventLoop:
 
     def _holds(self, claim: Claim, began: float) -> bool:
         """Whether the lease is valid; what was started a moment ago is not looked at again."""
-        if (self._clock.monotonic() - began) * 2000 < self._config.event_claim_lease_ms:
+        if (self._clock.monotonic() - began) * 2000 < claim.lease_ms:
             return True
         return lease_is_valid(claim.lease_until, to_text(self._clock.now()))
 

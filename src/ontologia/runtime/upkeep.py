@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from ontologia.clock import from_text
+from ontologia.errors import LockContentionError
 from ontologia.runtime.acks import Acks
 from ontologia.runtime.keeper import Keeper, Task
 from ontologia.runtime.outage import PASSING, Outage
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from ontologia.runtime.session import Session
 
 log = logging.getLogger(__name__)
+_SHORTEST_RENEWAL_MS = 10.0
 _SCHEDULE_LOOK = 1.0  # seconds, while handlers are busy; an idle loop waits for the tick itself
 
 
@@ -23,7 +26,7 @@ class Holding(Protocol):
     """Whoever has claims whose leases are to be looked after."""
 
     def idle(self) -> list[Claim]:
-        """What is claimed and not running."""
+        """The claims whose leases are renewed."""
         ...
 
 
@@ -39,6 +42,7 @@ class Upkeep:
         consumers: dict[str, Consumer],
         stopping: Callable[[], bool],
         overdue: Callable[[], None],
+        leases_ms: Sequence[float] = (),
     ) -> None:
         self._session = session
         self._config = session.config
@@ -47,10 +51,11 @@ class Upkeep:
         self._consumers = consumers
         self._stopping = stopping
         self._collector: threading.Thread | None = None
-        lease = self._config.event_claim_lease_ms / 1000
+        shortest_ms = min(leases_ms, default=self._config.event_claim_lease_ms)
+        self._every_ms = max(_SHORTEST_RENEWAL_MS, shortest_ms / 3)
         tasks = [
             Task("the heartbeat", self._config.session_heartbeat_interval_ms / 1000, self.beat),
-            Task("leases", lease / 3, self._renew),
+            Task("leases", self._every_ms / 1000, self._renew),
             Task("schedules", _SCHEDULE_LOOK, session._scheduler.fire_due),
             Task("collection", self._config.event_gc_interval_ms / 1000, self.collect),
             Task("the shutdown", max(0.05, self._config.shutdown_grace_ms / 4000), overdue),
@@ -82,10 +87,38 @@ class Upkeep:
         self._outage.over(wrote=True)
 
     def _renew(self) -> None:
-        """What is claimed and not running keeps its lease; a running handler's is its own."""
-        waiting = self._held.idle()
-        if waiting:
-            self._events.claims.renew(waiting, self._config.event_claim_lease_ms)
+        """Renew each lease when a third of it has passed.
+
+        What does not run yet is renewed together. A running handler may be committing, and its
+        commit locks its claim and those it acknowledges: its own claim is renewed alone, so that no
+        two transactions wait for each other.
+        """
+        due = [claim for claim in self._held.idle() if self._is_due(claim)]
+        if waiting := [claim for claim in due if claim.renew_until is None]:
+            self._events.claims.renew(waiting)
+        busy: LockContentionError | None = None
+        for claim in due:
+            if claim.renew_until is None:
+                continue
+            if self._session._clock.monotonic() >= claim.renew_until:
+                claim.renew_until = None
+                log.warning(
+                    "event %s: %s runs for longer than its timeout; its lease is not renewed any "
+                    "more and ends at %s. Then the attempt counts, and can write nothing",
+                    *(claim.event.id, claim.handler_id, claim.lease_until),
+                )
+                continue
+            try:
+                self._events.claims.renew([claim])
+            except LockContentionError as error:
+                busy = error
+        if busy is not None:
+            raise busy
+
+    def _is_due(self, claim: Claim) -> bool:
+        """Whether a third of the lease will have passed before the next look."""
+        left = from_text(claim.lease_until) - self._session._clock.now()
+        return left.total_seconds() * 1000 <= claim.lease_ms * 2 / 3 + self._every_ms
 
     def collect(self) -> None:
         """Collect in a thread of its own: neither handlers nor heartbeats wait for it."""

@@ -188,6 +188,10 @@ class Claim:
     """The last commit when the attempt began."""
     moved: bool = False
     """Whether that is a later one than the start mark says."""
+    lease_ms: float = 0.0
+    """How long the lease was when the event was claimed; renewals are as long."""
+    renew_until: float | None = None
+    """By the monotonic clock: how long the lease is renewed while the handler runs."""
 
 
 class Consumer(NamedTuple):

@@ -18,7 +18,7 @@ from ontologia.errors import EventLoopLimitError, SessionClosedError, StoreOpenE
 from ontologia.runtime.acks import Acks
 from ontologia.runtime.coroutines import Coroutines
 from ontologia.runtime.dispatch import Dispatcher
-from ontologia.runtime.handlers import Handler
+from ontologia.runtime.handlers import Handler, Options
 from ontologia.runtime.session import Session
 from ontologia.schema.event import Event, event_of, payload_of
 from ontologia.store.rows import Claim, Consumer
@@ -36,7 +36,8 @@ class Trial:
 
     def __init__(self, handler: Handler, event: Event, uri: str, fault: Fault | None) -> None:
         self.boundaries = Boundaries(fault)
-        self._handler = self.boundaries.guard(handler)
+        # A handler that allows itself few attempts is interrupted as often as any other.
+        self._handler = self.boundaries.guard(handler._replace(options=Options()))
         self._event = event_of(type(event), payload_of(event))
         self._event.priority = event.priority
         self._uri = uri

@@ -297,6 +297,7 @@ class Claims(Leases):
             made: list[Claim] = []
             for event, attempts, error, read_commit in taking():
                 claim = Claim(event, name, number, token, attempts, until, error == LEASE_EXPIRED)
+                claim.lease_ms = lease_ms
                 if read_commit is not None:
                     claim.started, claim.read_commit = True, read_commit
                 made.append(claim)

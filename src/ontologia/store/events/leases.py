@@ -79,24 +79,28 @@ class Leases:
 
         return note
 
-    def run_again(self, claim: Claim, lease_ms: float) -> bool:
-        """Count a conflict and start the same claim anew; False if it was lost.
+    def run_again(self, claim: Claim) -> bool:
+        """Count a conflict and start the same claim anew, with its whole lease; False if it was lost.
 
         The attempt is not counted. One soft transaction.
         """
         with self._database.write(durable=False) as tx:
-            asked = self._extend(tx, "run_again", [claim], lease_ms)
+            asked = self._extend(tx, "run_again", [claim], claim.lease_ms)
         kept = asked()
         if claim.event.id not in kept:
             return False
         claim.read_commit, claim.moved = kept[claim.event.id], False
         return True
 
-    def renew(self, claims: Iterable[Claim], lease_ms: float) -> list[Claim]:
-        """Extend leases; those that were lost. One soft transaction."""
+    def renew(self, claims: Iterable[Claim], lease_ms: float | None = None) -> list[Claim]:
+        """Extend leases, by their own length unless another is given; those that were lost.
+
+        One soft transaction.
+        """
         with self._database.write(durable=False) as tx:
             asked = [
-                (group, self._extend(tx, "renew", group, lease_ms)) for group in _by_token(claims)
+                (group, self._extend(tx, "renew", group, lease_ms or group[0].lease_ms))
+                for group in _by_token(claims)
             ]
         lost: list[Claim] = []
         for group, kept in asked:
