@@ -510,13 +510,15 @@ _ACTIONS = {"subscribe": "subscribe to"}
 
 
 class ConsumerBusyError(OntologiaError, RuntimeError):
-    """A consumer cannot be forgotten while a live session runs it."""
+    """A consumer cannot be forgotten, or adopted by another, while a live session runs it."""
 
-    def __init__(self, name: str, namespace: str, sessions: Sequence[str]) -> None:
+    def __init__(
+        self, name: str, namespace: str, sessions: Sequence[str], left: str = "it was not forgotten"
+    ) -> None:
         self.name, self.namespace, self.sessions = name, namespace, list(sessions)
         super().__init__(
             f"{name} in namespace {namespace!r} is run by {len(self.sessions)} live session(s): "
-            f"{', '.join(self.sessions)}; it was not forgotten",
+            f"{', '.join(self.sessions)}; {left}",
             hint="Stop them first; a session that died counts as live until session_ttl_ms is over.",
         )
 

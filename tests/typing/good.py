@@ -216,7 +216,7 @@ def with_a_lease(ctx: HandlerContext[OrderPlaced]) -> None:
     assert_type(ctx.event, OrderPlaced)
 
 
-@on_event(OrderPlaced, renew=True, timeout=1800, reads="checked")
+@on_event(OrderPlaced, renew=True, timeout=1800, formerly=["shop:old"], reads="checked")
 async def with_a_lease_that_is_renewed(ctx: HandlerContext[OrderPlaced]) -> None:
     assert_type(ctx.event, OrderPlaced)
 

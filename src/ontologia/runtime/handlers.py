@@ -6,7 +6,7 @@ import functools
 import inspect
 import math
 import sys
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from types import CodeType
@@ -61,6 +61,8 @@ class Handler(NamedTuple):
     replaced: Callable[[Any], Any] | None = None
     """The handler that had its name in the module, until the same module defined this one."""
     options: Options = Options()
+    formerly: tuple[str, ...] = ()
+    """Names that it had before, whose claims are its own."""
 
     @property
     def event_type(self) -> str:
@@ -90,12 +92,15 @@ def on_event(
     backoff: tuple[Seconds, Seconds] | None = None,
     renew: bool = False,
     timeout: Seconds | None = None,
+    formerly: Sequence[str] = (),
 ) -> Callable[[Callable[[HandlerContext[E]], R]], Callable[[HandlerContext[E]], R]]:
     """Make a function a handler for events of this class; `run` is given it.
 
     Handlers with a higher priority get their events first. The handler's name, `module:function`
     unless `name` says otherwise, is what the store remembers it by: a function that is renamed
-    or moved without a `name` is a new handler, which is given everything that is retained.
+    or moved without a `name` is a new handler, which is given everything that is retained. Unless
+    `formerly` has its old names: then what it had finished, and what waited, is its own. While a live
+    session runs an old name, this handler waits.
 
     With `reads="checked"`, every object that the handler reads must be unchanged when it commits, as
     in `session.unit(reads="checked")`.
@@ -123,6 +128,14 @@ def on_event(
     if reads not in (None, "checked"):
         raise TypeError(f"reads is 'checked' or left out, got {reads!r}")
     options = _options(lease, max_attempts, backoff, renew=renew, timeout=timeout)
+    if isinstance(formerly, str) or not isinstance(formerly, Sequence):
+        raise InvalidTypeError(
+            f"formerly is a list of names, got {formerly!r}",
+            hint="Write formerly=['module:function'].",
+        )
+    for old in formerly:
+        if not isinstance(old, str) or not old:
+            raise InvalidTypeError(f"formerly is a list of names, which are text, got {old!r}")
 
     def decorate(function: Callable[[HandlerContext[E]], R]) -> Callable[[HandlerContext[E]], R]:
         if not callable(function):
@@ -141,10 +154,14 @@ def on_event(
             raise TypeError(
                 f"{known.id} handles {known.event_type} already; write one function for each event"
             )
+        identity = name or _identity(function)
+        if identity in formerly:
+            raise InvalidValueError(f"{identity} is called so now; formerly has its other names")
         handler = Handler(
-            *(name or _identity(function), event_cls, priority, function, reads),
+            *(identity, event_cls, priority, function, reads),
             replaced=_replaced(function, sys._getframe(1)),
             options=options,
+            formerly=tuple(dict.fromkeys(formerly)),
         )
         setattr(function, _MARK, handler)
         return function
@@ -262,7 +279,21 @@ def ordered(functions: Iterable[object]) -> list[Handler]:
         if handler.id in handlers:
             raise _ambiguous(handlers[handler.id], handler)
         handlers[handler.id] = handler
+    _check_former_names(handlers)
     return sorted(handlers.values(), key=lambda each: (-each.priority, each.id))
+
+
+def _check_former_names(handlers: Mapping[str, Handler]) -> None:
+    claimed: dict[str, Handler] = {}
+    for handler in handlers.values():
+        for old in handler.formerly:
+            other = handlers.get(old) or claimed.setdefault(old, handler)
+            if other is not handler:
+                raise HandlerError(
+                    f"{handler.place} was formerly {old}, and so is, or was, {other.place}",
+                    hint="One handler goes on with what another had. Take the name out of one "
+                    "`formerly`, or do not run both.",
+                )
 
 
 def _ambiguous(first: Handler, second: Handler) -> HandlerError:

@@ -18,6 +18,7 @@ from ontologia.clock import SystemClock, to_text
 from ontologia.delivery.lifecycle import lease_is_valid
 from ontologia.errors import (
     ConnectionLostError,
+    ConsumerBusyError,
     LockContentionError,
     OntologiaError,
 )
@@ -100,6 +101,10 @@ class EventLoop:
             raise_at_limit=on_chain_limit == "raise",
         )
         self._consumers: dict[str, Consumer] = {}
+        self._active: list[Handler] = []
+        """Handlers that have a consumer: all but those whose old name somebody still runs."""
+        self._waiting: set[str] = set()
+        self._adopt_at: float | None = None
         self._seen: Peek | None = None
         self._looked = 0.0
         self._woken = False
@@ -186,6 +191,8 @@ class EventLoop:
         budget = self._config.max_events_per_iteration
         while not self._stop.is_set():
             self._session._scheduler.fire_due()
+            if self._adopt_at is not None and self._clock.monotonic() >= self._adopt_at:
+                self._register_consumers(afresh=False)
             quiet = self._feed.empty()  # asked first: what ends later may announce something
             claimed, peek = self._pass(budget)
             budget -= claimed
@@ -209,7 +216,7 @@ class EventLoop:
         if self._woken and peek is None:
             claimed, peek = self._guess(budget)
         self._woken = False
-        for handler in self._handlers:
+        for handler in self._active:
             if self._stop.is_set() or claimed >= budget:
                 break
             if not self._feed.lacks(handler):
@@ -241,9 +248,10 @@ class EventLoop:
         That saves a message where each takes time. It is for the handler that was served last; if
         there is something for one that comes before it, nothing is claimed.
         """
-        if not self._handlers:
+        if not self._active:
             return 0, None
-        handler = self._served or self._handlers[0]
+        served = self._served
+        handler = served if served is not None and served in self._active else self._active[0]
         if not self._feed.lacks(handler) or self._acks.urgent():
             return 0, None
         consumer = self._consumers[handler.id]
@@ -254,7 +262,7 @@ class EventLoop:
             looking[:] = [self._events.claims.look(tx, ids)]
 
         self._looked = self._clock.monotonic()
-        first = takewhile(lambda each: each is not handler, self._handlers)
+        first = takewhile(lambda each: each is not handler, self._active)
         guess = Peek.guess(consumer.id, [self._consumers[each.id].id for each in first])
         try:
             claims, _ = self._claim(handler, consumer, guess, budget, look)
@@ -418,6 +426,8 @@ class EventLoop:
         """Seconds until something is due, at most the poll interval."""
         longest = self._config.event_poll_interval_ms / 1000 or _IDLE_POLL
         now = self._clock.now()
+        if self._adopt_at is not None:
+            longest = min(longest, max(0.0, self._adopt_at - self._clock.monotonic()))
         tick = self._session._scheduler.next_tick()
         if tick is not None:
             longest = min(longest, max(0.0, (tick - now).total_seconds()))
@@ -462,16 +472,34 @@ class EventLoop:
             *(namespace, ", ".join(said), f" and {more} more" if more else ""),
         )
 
-    def _register_consumers(self) -> None:
+    def _register_consumers(self, *, afresh: bool = True) -> None:
+        """Register all handlers, or else those that wait until nobody runs their old name."""
+        waiting: set[str] = set()
         for handler in self._handlers:
-            self._consumers[handler.id] = self._events.consumers.register(
-                self._session.namespace,
-                handler.id,
-                [handler.event_type],
-                session_id=self._session.session_id,
-                start=self._start,
-                afresh=True,
-            )
+            if handler.id in self._consumers and not afresh:
+                continue
+            try:
+                self._consumers[handler.id] = self._events.consumers.register(
+                    self._session.namespace,
+                    handler.id,
+                    [handler.event_type],
+                    session_id=self._session.session_id,
+                    start=self._start,
+                    afresh=True,
+                    formerly=handler.formerly,
+                )
+            except ConsumerBusyError as error:
+                self._consumers.pop(handler.id, None)
+                waiting.add(handler.id)
+                if handler.id not in self._waiting:
+                    log.warning(
+                        "%s waits: live sessions still run it by its former name %s: %s",
+                        *(handler.id, error.name, ", ".join(error.sessions)),
+                    )
+        self._waiting = waiting
+        every = self._config.session_heartbeat_interval_ms / 1000
+        self._adopt_at = self._clock.monotonic() + every if waiting else None
+        self._active = [each for each in self._handlers if each.id in self._consumers]
 
     def _shut_down(self) -> None:
         """Hand back what was not run, write what was, and say goodbye."""

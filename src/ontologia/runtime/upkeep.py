@@ -82,7 +82,7 @@ class Upkeep:
 
     def beat(self) -> None:
         """Write down that the session, and what it runs, is alive."""
-        ids = [consumer.id for consumer in self._consumers.values()]
+        ids = [consumer.id for consumer in list(self._consumers.values())]  # the run adds to it
         self._events.heartbeat(self._session.session_id, ids)
         self._outage.over(wrote=True)
 

@@ -260,3 +260,175 @@ def test_a_forgotten_consumer_that_comes_back_has_no_attempts_on_record(
 
     assert claim_of(event_store, event_id)["attempts"] == 0
     assert event_store.check() == []
+
+
+# -- renamed --------------------------------------------------------------------------------------
+
+FINISHED = ("acked", "buried")
+CLAIMED = ("released", "failed", "leased", *FINISHED)
+
+
+def bring(store: SqlEventStore, name: str, namespace: str, state: str, event_id: str) -> None:
+    """Let a consumer bring its one event into a state, by a session that ends then."""
+    session = f"{namespace}: {name}"
+    store.register_session(session, namespace, {"consumers": [name]})
+    if state != "untouched":
+        assert len(claim(store, name, session=session, namespace=namespace)) == 1
+        assert store.start(name, event_id, lease_ms=LEASE)
+    if state == "released":
+        store.abandon(name, event_id)
+    elif state == "failed":
+        store.release(name, event_id, error="OSError: no van")
+    elif state == "acked":
+        store.ack(name, event_id)
+    elif state == "buried":
+        policy = store.policy
+        store.claims.release(name, event_id, error="no such street", policy=policy, final=True)
+    store.end_session(session)
+
+
+def state_of(store: SqlEventStore, name: str, namespace: str, event_id: str) -> str:
+    """What `bring` may have done."""
+    found, listed = claim_of(store, event_id, name), consumer(store, name, namespace)
+    if listed["ready"]:
+        return "released" if found else "untouched"
+    if found["dead_lettered_at"] or found["ack_at"]:
+        return "buried" if found["dead_lettered_at"] else "acked"
+    return "leased" if found["lease_token"] else "failed"
+
+
+@pytest.mark.req("NEW-030")
+def test_of_an_event_that_was_claimed_under_both_names_the_finished_claim_stays_else_the_new_one(
+    event_store: SqlEventStore, ask: Callable[..., list[Any]]
+) -> None:
+    """Every state under the old name with every state under the new one."""
+    got, wanted = {}, {}
+    for old in ("untouched", *CLAIMED):
+        for new in ("untouched", *CLAIMED):
+            place = f"{old}, {new}"
+            for name in ("ship", "send"):
+                event_store.consumers.register(place, name, [POSTED])
+            [event_id] = post(event_store, 1, namespace=place)
+            claim(event_store, "bill", namespace=place)  # handed out
+            bring(event_store, "ship", place, old, event_id)
+            bring(event_store, "send", place, new, event_id)
+
+            event_store.consumers.register(
+                place, "send", [POSTED], afresh=True, formerly=["before", "ship"]
+            )
+
+            of_new = new in FINISHED or (old not in FINISHED and new in CLAIMED)
+            state, name = (new, "send") if of_new else (old, "ship")
+            shown = event_store.inspect_event(event_id)
+            assert shown is not None
+            got[place] = (
+                state_of(event_store, "send", place, event_id),
+                [each["session_id"] for each in shown["claims"] if each["handler_id"] != "bill"],
+                {each["handler_id"] for each in [*shown["claims"], *shown["attempts"]]},
+                len(shown["attempts"]),
+                len(event_store.list_dead_letters(place)),
+                [each["name"] for each in event_store.list_consumers(place)],
+            )
+            wanted[place] = (
+                state,
+                [] if state == "untouched" else [f"{place}: {name}"],
+                {"bill"} if state == "untouched" else {"bill", "send"},
+                int(state in ("failed", "buried")),
+                int(state == "buried"),
+                ["bill", "send"],
+            )
+    assert got == wanted
+    assert {each[0] for each in ask("SELECT handler_id FROM dead_letters")} == {"send"}
+    assert event_store.check() == []
+
+
+@pytest.mark.req("NEW-030", "NEW-031")
+def test_a_renamed_consumer_goes_on_where_it_was_under_its_old_name(
+    open_events: Open, clock: ManualClock, direct: Callable[..., list[Any]]
+) -> None:
+    store = open_events(event_max_attempts=3)
+    store.register_session("s1", POST, {"consumers": ["ship"]})
+    acked, failed, began, waits = post(store, 1, 2, 3, 4)
+    [elsewhere] = post(store, 5, namespace=OTHER)
+    assert numbers(claim(store, limit=3)) == [1, 2, 3]
+    assert numbers(claim(store, namespace=OTHER)) == [5]
+    store.claims.release("ship", elsewhere, error="no van", policy=store.policy, final=True)
+    store.ack("ship", acked)
+    store.release("ship", failed, error="OSError: no van")
+    store.start("ship", began, lease_ms=LEASE)
+    store.pause(POST, "ship")
+    store.end_session("s1")
+    post(store, 6)  # incoming
+
+    store.consumers.register(POST, "send", [POSTED], formerly=["ship"])
+    store.consumers.register(POST, "send", [POSTED], formerly=["ship"], afresh=True)
+    open_events().consumers.register(POST, "send", [POSTED], formerly=["ship"])
+
+    assert [each["name"] for each in store.list_consumers(POST)] == ["send"]
+    assert consumer(store, "send")["paused_at"] is not None
+    assert claim(store, "send") == []
+    store.resume(POST, "send")
+    assert numbers(claim(store, "send")) == [4, 6]
+    clock.advance(seconds=LEASE / 1000)
+    assert numbers(claim(store, "send")) == [2, 3, 4, 6]
+    # A lease that ran out counts for the consumer, by whichever name it was given.
+    attempts = [claim_of(store, each, "send")["attempts"] for each in (failed, began, waits)]
+    assert attempts == [1, 1, 0]
+    assert consumer(store, "ship", OTHER)["types"] == [POSTED]
+    assert [each[0] for each in direct("SELECT handler_id FROM dead_letters")] == ["ship"]
+
+
+@pytest.mark.req("NEW-030")
+def test_a_name_that_a_live_session_runs_is_not_adopted(
+    event_store: SqlEventStore, clock: ManualClock
+) -> None:
+    event_store.register_session("s1", POST, {"consumers": ["ship"]})
+    [event_id] = post(event_store, 1)
+    claim(event_store, session="s2")
+    event_store.ack("ship", event_id)
+
+    with pytest.raises(ConsumerBusyError, match="not adopted") as busy:
+        event_store.consumers.register(POST, "send", [POSTED], formerly=["ship"])
+
+    assert busy.value.sessions == ["s1"]
+    assert [each["name"] for each in event_store.list_consumers(POST)] == ["ship"]
+    clock.advance(seconds=60.001)
+    event_store.consumers.register(POST, "send", [POSTED], formerly=["ship"])
+    assert claim(event_store, "send") == []
+    assert claim_of(event_store, event_id, "send")["ack_at"] is not None
+
+
+@pytest.mark.req("NEW-030")
+def test_what_a_forgotten_consumer_had_finished_is_adopted_too(event_store: SqlEventStore) -> None:
+    [acked, _] = post(event_store, 1, 2)
+    claim(event_store, limit=1)
+    event_store.ack("ship", acked)
+    event_store.forget(POST, "ship")
+
+    event_store.consumers.register(POST, "send", [POSTED], formerly=["ship"])
+
+    assert numbers(claim(event_store, "send")) == [2]
+
+
+@pytest.mark.req("NEW-030")
+def test_a_renamed_consumer_keeps_its_old_subscriptions(event_store: SqlEventStore) -> None:
+    event_store.enqueue(ParcelLost(number=1), POST)
+    event_store.consumers.register(POST, "ship", [LOST])
+
+    event_store.consumers.register(POST, "send", [POSTED], formerly=["ship"], start="now")
+
+    post(event_store, 2)
+    assert consumer(event_store, "send")["types"] == [LOST, POSTED]
+    assert numbers(claim(event_store, "send", types=[LOST, POSTED])) == [1, 2]
+
+
+@pytest.mark.req("NEW-030")
+def test_a_lease_of_a_dead_session_keeps_nobody_from_forgetting_its_consumer(
+    event_store: SqlEventStore,
+) -> None:
+    post(event_store, 1)
+    event_store.register_session("s1", POST, {"consumers": ["ship"]})
+    claim(event_store)
+    event_store.end_session("s1")
+
+    assert event_store.forget(POST, "ship") is True

@@ -67,6 +67,75 @@ SELECT e.id, %(name)s, %(session_id)s, %(now)s, %(now)s, %(now)s, %(now)s,
                     WHERE k.event_id = e.id AND k.handler_id = %(name)s)
    AND NOT EXISTS (SELECT 1 FROM ontologia.incoming i WHERE i.event_id = e.id);
 
+-- name: claimed_twice
+-- Events that a renamed consumer has claims of under both names, and whether each is finished.
+SELECT o.event_id, o.ack_at IS NOT NULL OR o.dead_lettered_at IS NOT NULL,
+       n.ack_at IS NOT NULL OR n.dead_lettered_at IS NOT NULL
+  FROM ontologia.event_claims o
+  JOIN ontologia.event_claims n ON n.event_id = o.event_id AND n.handler_id = %(name)s
+  JOIN ontologia.events e ON e.id = o.event_id AND e.namespace = %(namespace)s
+ WHERE o.handler_id = %(old)s AND o.event_id > %(after)s
+ ORDER BY o.event_id LIMIT %(most)s
+   FOR UPDATE OF o, n;
+
+-- name: drop_claims
+DELETE FROM ontologia.event_claims
+ WHERE handler_id = %(handler_id)s
+   AND event_id = ANY(ARRAY(SELECT jsonb_array_elements_text(%(ids)s::jsonb)));
+
+-- name: drop_attempts
+DELETE FROM ontologia.attempts
+ WHERE handler_id = %(handler_id)s
+   AND event_id = ANY(ARRAY(SELECT jsonb_array_elements_text(%(ids)s::jsonb)));
+
+-- name: drop_letters
+DELETE FROM ontologia.dead_letters
+ WHERE handler_id = %(handler_id)s
+   AND event_id = ANY(ARRAY(SELECT jsonb_array_elements_text(%(ids)s::jsonb)));
+
+-- name: drop_ready_of_old
+-- What waits under the old name, and was claimed under the new one.
+DELETE FROM ontologia.ready WHERE consumer_id = %(old_id)s
+   AND EXISTS (SELECT 1 FROM ontologia.event_claims k
+                WHERE k.event_id = ready.event_id AND k.handler_id = %(name)s);
+
+-- name: drop_ready_of_new
+-- What waits under the new name, and is known under the old one.
+DELETE FROM ontologia.ready WHERE consumer_id = %(consumer_id)s
+   AND (event_id IN (SELECT r.event_id FROM ontologia.ready r
+                      WHERE r.consumer_id = %(old_id)s)
+        OR EXISTS (SELECT 1 FROM ontologia.event_claims k
+                    WHERE k.event_id = ready.event_id AND k.handler_id = %(old)s));
+
+-- name: adopt_ready
+UPDATE ontologia.ready SET consumer_id = %(consumer_id)s WHERE consumer_id = %(old_id)s;
+
+-- name: adopt_claims
+UPDATE ontologia.event_claims SET handler_id = %(name)s, consumer_id = %(consumer_id)s
+ WHERE handler_id = %(old)s
+   AND event_id IN (SELECT id FROM ontologia.events WHERE namespace = %(namespace)s);
+
+-- name: adopt_attempts
+UPDATE ontologia.attempts SET handler_id = %(name)s
+ WHERE handler_id = %(old)s
+   AND event_id IN (SELECT id FROM ontologia.events WHERE namespace = %(namespace)s);
+
+-- name: adopt_letters
+UPDATE ontologia.dead_letters SET handler_id = %(name)s
+ WHERE namespace = %(namespace)s AND handler_id = %(old)s;
+
+-- name: adopt_pause
+UPDATE ontologia.consumers
+   SET paused_at = COALESCE(paused_at, (SELECT o.paused_at FROM ontologia.consumers o
+                                         WHERE o.id = %(old_id)s))
+ WHERE id = %(consumer_id)s;
+
+-- name: adopt_subscriptions
+INSERT INTO ontologia.subscriptions(namespace, type, consumer_id)
+SELECT namespace, type, %(consumer_id)s::bigint FROM ontologia.subscriptions
+ WHERE namespace = %(namespace)s AND consumer_id = %(old_id)s
+    ON CONFLICT DO NOTHING;
+
 -- name: peek
 -- Whether there is anything to do, without a lock: three seeks a consumer. For all of them, and if
 -- there is none: anything, when the next deferred event is due, and whether there is more than a

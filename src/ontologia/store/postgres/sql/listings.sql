@@ -263,15 +263,19 @@ SELECT c.name, c.last_seen_at, c.paused_at,
   FROM ontologia.consumers c WHERE c.namespace = %(namespace)s ORDER BY c.name;
 
 -- name: holders
--- The live sessions that said they run a consumer, and those that hold claims of it.
+-- The live sessions that said they run a consumer, and those that hold claims of it. A lease that
+-- a dead session left behind holds nothing.
 SELECT s.session_id FROM ontologia.sessions s
  WHERE s.namespace = %(namespace)s AND s.last_heartbeat >= %(since)s
    AND s.metadata::jsonb ->> 'stopped_at' IS NULL
    AND s.metadata::jsonb -> 'consumers' @> to_jsonb(%(name)s::text)
 UNION
-SELECT session_id FROM ontologia.event_claims
- WHERE consumer_id = %(consumer_id)s AND due_at IS NOT NULL AND lease_token IS NOT NULL
-   AND lease_until > %(now)s;
+SELECT k.session_id FROM ontologia.event_claims k
+  LEFT JOIN ontologia.sessions s ON s.session_id = k.session_id
+ WHERE k.consumer_id = %(consumer_id)s AND k.due_at IS NOT NULL AND k.lease_token IS NOT NULL
+   AND k.lease_until > %(now)s
+   AND (s.session_id IS NULL
+        OR s.last_heartbeat >= %(since)s AND s.metadata::jsonb ->> 'stopped_at' IS NULL);
 
 -- name: forget_ready
 DELETE FROM ontologia.ready WHERE consumer_id = %(consumer_id)s;

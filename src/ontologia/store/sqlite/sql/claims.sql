@@ -57,6 +57,66 @@ SELECT e.id, :name, :session_id, :now, :now, :now, :now,
                     WHERE k.event_id = e.id AND k.handler_id = :name)
    AND NOT EXISTS (SELECT 1 FROM incoming i WHERE i.event_id = e.id);
 
+-- name: claimed_twice
+-- Events that a renamed consumer has claims of under both names, and whether each is finished.
+SELECT o.event_id, o.ack_at IS NOT NULL OR o.dead_lettered_at IS NOT NULL,
+       n.ack_at IS NOT NULL OR n.dead_lettered_at IS NOT NULL
+  FROM event_claims o
+  JOIN event_claims n ON n.event_id = o.event_id AND n.handler_id = :name
+  JOIN events e ON e.id = o.event_id AND e.namespace = :namespace
+ WHERE o.handler_id = :old AND o.event_id > :after
+ ORDER BY o.event_id LIMIT :most;
+
+-- name: drop_claims
+DELETE FROM event_claims
+ WHERE handler_id = :handler_id AND event_id IN (SELECT value FROM json_each(:ids));
+
+-- name: drop_attempts
+DELETE FROM attempts
+ WHERE handler_id = :handler_id AND event_id IN (SELECT value FROM json_each(:ids));
+
+-- name: drop_letters
+DELETE FROM dead_letters
+ WHERE handler_id = :handler_id AND event_id IN (SELECT value FROM json_each(:ids));
+
+-- name: drop_ready_of_old
+-- What waits under the old name, and was claimed under the new one.
+DELETE FROM ready WHERE consumer_id = :old_id
+   AND EXISTS (SELECT 1 FROM event_claims k
+                WHERE k.event_id = ready.event_id AND k.handler_id = :name);
+
+-- name: drop_ready_of_new
+-- What waits under the new name, and is known under the old one.
+DELETE FROM ready WHERE consumer_id = :consumer_id
+   AND (event_id IN (SELECT r.event_id FROM ready r WHERE r.consumer_id = :old_id)
+        OR EXISTS (SELECT 1 FROM event_claims k
+                    WHERE k.event_id = ready.event_id AND k.handler_id = :old));
+
+-- name: adopt_ready
+UPDATE ready SET consumer_id = :consumer_id WHERE consumer_id = :old_id;
+
+-- name: adopt_claims
+UPDATE event_claims SET handler_id = :name, consumer_id = :consumer_id
+ WHERE handler_id = :old AND event_id IN (SELECT id FROM events WHERE namespace = :namespace);
+
+-- name: adopt_attempts
+UPDATE attempts SET handler_id = :name
+ WHERE handler_id = :old AND event_id IN (SELECT id FROM events WHERE namespace = :namespace);
+
+-- name: adopt_letters
+UPDATE dead_letters SET handler_id = :name WHERE namespace = :namespace AND handler_id = :old;
+
+-- name: adopt_pause
+UPDATE consumers
+   SET paused_at = COALESCE(paused_at, (SELECT o.paused_at FROM consumers o WHERE o.id = :old_id))
+ WHERE id = :consumer_id;
+
+-- name: adopt_subscriptions
+INSERT INTO subscriptions(namespace, type, consumer_id)
+SELECT namespace, type, :consumer_id FROM subscriptions
+ WHERE namespace = :namespace AND consumer_id = :old_id
+    ON CONFLICT DO NOTHING;
+
 -- name: peek
 -- Whether there is anything to do, without a lock: three seeks a consumer. For all of them, and if
 -- there is none: anything, and when the next deferred event is due. Whether there is much to hand out

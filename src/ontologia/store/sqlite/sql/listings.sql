@@ -239,15 +239,18 @@ SELECT c.name, c.last_seen_at, c.paused_at,
   FROM consumers c WHERE c.namespace = :namespace ORDER BY c.name;
 
 -- name: holders
--- The live sessions that said they run a consumer, and those that hold claims of it.
+-- The live sessions that said they run a consumer, and those that hold claims of it. A lease that
+-- a dead session left behind holds nothing.
 SELECT s.session_id FROM sessions s
  WHERE s.namespace = :namespace AND s.last_heartbeat >= :since
    AND json_extract(s.metadata, '$.stopped_at') IS NULL
    AND EXISTS (SELECT 1 FROM json_each(s.metadata, '$.consumers') h WHERE h.value = :name)
 UNION
-SELECT session_id FROM event_claims
- WHERE consumer_id = :consumer_id AND due_at IS NOT NULL AND lease_token IS NOT NULL
-   AND lease_until > :now;
+SELECT k.session_id FROM event_claims k LEFT JOIN sessions s ON s.session_id = k.session_id
+ WHERE k.consumer_id = :consumer_id AND k.due_at IS NOT NULL AND k.lease_token IS NOT NULL
+   AND k.lease_until > :now
+   AND (s.session_id IS NULL
+        OR s.last_heartbeat >= :since AND json_extract(s.metadata, '$.stopped_at') IS NULL);
 
 -- name: forget_ready
 DELETE FROM ready WHERE consumer_id = :consumer_id;
