@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench import crowd, drains, latency, retained
+from bench import conflicts, crowd, drains, latency, retained
 from bench.measure import Figure, Ratio, compare, same
 from ontologia.bench import bare_queue
 from ontologia.bench import bare_state as bare
@@ -28,6 +28,7 @@ def figures() -> Iterator[Figure]:
         yield from retained.figures(folder)
         yield from latency.figures(folder)
         yield from crowd.figures(folder)
+        yield from conflicts.figures(folder)
 
 
 def _announcing(folder: Path) -> Ratio:

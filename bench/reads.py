@@ -56,6 +56,9 @@ def _points(session: Session, connection: apsw.Connection) -> Iterator[Figure]:
             for k in keys
         ]
 
+    def by_get() -> list[Any]:
+        return [session.get(Customer, key) for key in keys]
+
     def plain() -> list[Any]:
         return [bare.point(connection, key) for key in keys]
 
@@ -64,6 +67,9 @@ def _points(session: Session, connection: apsw.Connection) -> Iterator[Figure]:
 
     same("point read", plain(), _fields(ours()))
     yield compare(Ratio(f"point read by key, {_STATE}", 5, per=_KEYS), plain, ours, rounds=15)
+    same("get", plain(), _fields(by_get()))
+    title = f"get by key (ours) beside a query by key, {_STATE}"
+    yield compare(Ratio(title, 1.2, per=_KEYS), ours, by_get, rounds=15)
     same("point read as_of", plain_then(), _fields(ours_then()))
     title = f"point read by key under as_of, {_STATE}"
     yield compare(Ratio(title, 8, per=_KEYS), plain_then, ours_then, rounds=15)

@@ -108,12 +108,11 @@ def test_two_that_wait_for_each_other_end_with_both_written(uri: str, open_sessi
     session = open_session(
         uri=f"{uri}&options=-c%20deadlock_timeout%3D300ms", entity_types=[Product]
     )
-    session.ensure(Product(sku="a", price=1.0))
+    unit = session.unit()
+    unit.ensure(Product(sku="a", price=1.0))
     event = Bought(sku="a")
     done: list[int | None] = []
-    commit = threading.Thread(
-        target=lambda: done.append(session.commit(event=event, dedup_key="k"))
-    )
+    commit = threading.Thread(target=lambda: done.append(unit.commit(event=event, dedup_key="k")))
 
     with psycopg.connect(server, options="-c deadlock_timeout=60s") as other:
         other.execute(

@@ -48,7 +48,8 @@ def told(tmp_path):
     """Run an example on a database that stays; what it printed, line by line."""
 
     def run(name):
-        places = [str(ROOT / "examples" / "events"), os.environ.get("PYTHONPATH", "")]
+        examples = ROOT / "examples"
+        places = [str(examples / "events"), str(examples), os.environ.get("PYTHONPATH", "")]
         done = _run(
             tmp_path, "-c", MAIN.format(name=name), PYTHONPATH=os.pathsep.join(filter(None, places))
         )
@@ -94,6 +95,21 @@ def test_an_example_says_what_it_shows():
     silent = [path.name for path in EXAMPLES if not path.read_text().startswith('"""')]
 
     assert silent == []
+
+
+def test_reservations_lose_no_update(told, left):
+    """The other program's, one with transact, and three by the handler: five of ten are left."""
+    lines = told("reservations")
+
+    assert [line for line in lines if ":" in line] == [
+        "Product p1: read 1, now 2",
+        "left: 8",
+        "left: 5",
+    ]
+    objects, events, _ = left()
+    assert sum(each.startswith("Reservation ") for each in objects) == 3
+    assert events.count("reservation.requested acked") == 3
+    assert events.count("stock.reserved unsubscribed") == 3
 
 
 @pytest.mark.req("ONT-208")

@@ -64,6 +64,16 @@ async def reserve_async(ctx: Any) -> None:
         ctx.commit(event=ReservationRefused(number=ctx.event.number))
 
 
+@on_event(ReservationRequested, name="add")
+async def add_async(ctx: Any) -> None:
+    """Add one piece: events of which nobody keeps account, so only a lost update can show."""
+    stock = ctx.one(Stock, ctx.event.sku)
+    await asyncio.sleep(0)
+    stock.left += 1
+    ctx.ensure(stock)
+    ctx.commit()
+
+
 @on_event(ReservationRequested, name="reserve")
 def reserve_and_die(ctx: Any) -> None:
     """The first conflict of this process is its end: between the conflict and the next run."""

@@ -118,6 +118,28 @@ def test_increments_of_two_processes_add_up(session, uri, tmp_path):
     assert left(session) == {"p1": 200}
 
 
+def test_increments_of_async_handlers_in_two_processes_add_up(session, uri, tmp_path):
+    session.ensure(Stock(id="p1", left=0))
+    session.commit()
+    request_all(session, ["p1"] * 200)
+
+    with ExitStack() as stack:
+        children = [
+            stack.enter_context(
+                Child(tmp_path, reservations.work, uri, SETTINGS, reservations.add_async, 4)
+            )
+            for _ in range(2)
+        ]
+        for child in children:
+            child.hear("running")
+        wait_until_done(session, 200)
+        for child in children:
+            child.stop()
+
+    assert left(session) == {"p1": 200}
+    assert session.event_store.list_dead_letters(session.namespace) == []
+
+
 def test_increments_of_two_threads_add_up(session):
     session.ensure(Stock(id="p1", left=0))
     session.commit()

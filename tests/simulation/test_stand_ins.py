@@ -33,6 +33,7 @@ REASONS = {
     "runtime.signals": ("signal threading", "asks which thread this is: not the main one there"),
     "runtime.transfer.importing": ("threading", "asks for the number of a thread, for a name"),
     "schema.registry": ("threading", BRIEF),
+    "schema.shape": ("threading", "what a thread is just assigning, in a thread's own variable"),
     "store.postgres.clock": ("threading", SERVER),
     "store.postgres.database": ("threading time", SERVER),
     "store.postgres.watch": ("threading time", SERVER),

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ontologia import codec
@@ -127,7 +128,7 @@ class Commits:
             check_head(expected, tx.head() if expected is not None else None)
             versions = self._versions.verify(tx, touched)
             state = tx.current(touched)
-            found = self.changes(request.queue, request.reads, state)
+            found = self._changes(request.queue, request.reads, state, versions)
             announcements = list(request.announcements)
             if request.announce is not None:
                 announcements += request.announce(found)
@@ -148,9 +149,11 @@ class Commits:
             self._store.events.wake()
         return Written(commit_id, stored, rode, _unchanged(request.queue, state, found))
 
-    def changes(self, queue: Queue, reads: Versions, state: State) -> list[RawChange]:
+    def _changes(
+        self, queue: Queue, reads: Versions, state: State, versions: Mapping[TypeKey, int]
+    ) -> list[RawChange]:
         """What the queue changes in this state; an error if the state does not allow it."""
-        found, stale = changes(queue, reads, state, self._patched)
+        found, stale = changes(queue, reads, state, partial(self._patched, versions))
         if stale:
             raise _StaleReads(stale)
         return found
@@ -158,16 +161,24 @@ class Commits:
     def preview(self, reader: StateReader, queue: Queue, reads: Versions) -> list[RawChange]:
         """What a commit of the queue would change now, with the errors it would raise."""
         try:
-            return self.changes(queue, reads, reader.current(_touched(queue, reads)))
+            return self._changes(queue, reads, reader.current(_touched(queue, reads)), {})
         except _StaleReads as error:
             raise self._conflict(error.stale) from None
 
-    def _patched(self, type_key: TypeKey, key: ObjectKey, current: Current, patch: str) -> str:
+    def _patched(
+        self,
+        versions: Mapping[TypeKey, int],
+        type_key: TypeKey,
+        key: ObjectKey,
+        current: Current,
+        patch: str,
+    ) -> str:
         fields: dict[str, Any] = codec.decode(current[0])
         shape = self._versions.shape(type_key)
-        load = self._versions.loader(shape, current[1])
-        if load is not None:
-            fields = shape.encode(load(key, fields))
+        if current[1] != versions.get(type_key):  # a version that fits need not be looked up
+            load = self._versions.loader(shape, current[1])
+            if load is not None:
+                fields = shape.encode(load(key, fields))
         return shape.patched(fields, patch)
 
     def _conflict(self, stale: Sequence[Stale]) -> StateConflictError:

@@ -459,14 +459,17 @@ def test_meta_says_where_an_object_was_read_from(session):
     assert (seat.left_key, seat.right_key, seat.instance_key) == ("ada", "bus", "4")
 
 
-def test_an_object_that_was_not_read_has_no_metadata(session):
+def test_an_object_that_was_neither_read_nor_committed_has_no_metadata(session):
     mine = Customer(id="ada", name="Ada")
     session.ensure(mine)
-    session.commit()
 
     for made in (mine, Subscription(left_key="a", right_key="b", seats=1)):
-        with pytest.raises(MetadataUnavailableError, match="not read from a store"):
+        with pytest.raises(
+            MetadataUnavailableError, match="neither read from a store nor committed"
+        ):
             made.meta()
+    session.commit()
+    assert mine.meta().commit_id == 1
     with pytest.raises(MetadataUnavailableError):
         _ = Subscription(left_key="a", right_key="b", seats=1).left
 
@@ -510,7 +513,7 @@ def test_the_repr_of_an_object_is_the_call_that_makes_it(session):
     )
 
 
-def test_a_copy_is_an_object_of_its_own_that_was_not_read(session):
+def test_a_copy_is_an_object_of_its_own_of_the_same_version(session):
     session.ensure(Customer(id="ada", name="Ada", profile={"a": [1]}))
     session.commit()
     read = session.query().entities(Customer).first()
@@ -522,8 +525,7 @@ def test_a_copy_is_an_object_of_its_own_that_was_not_read(session):
     assert (read.name, read.profile) == ("Ada", {"a": [1]})
     assert (shallow.name, shallow.profile) == ("Grace", {"a": [1]})
     for made in (shallow, deep):
-        with pytest.raises(MetadataUnavailableError):
-            made.meta()
+        assert made.meta() == read.meta()
 
 
 def test_a_field_can_be_set_and_is_validated_like_a_new_one(session):

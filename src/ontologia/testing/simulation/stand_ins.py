@@ -17,7 +17,7 @@ from typing import Any
 from ontologia.testing.simulation.turns import Task, Turns
 
 _MODULES = (
-    *("runtime.acks", "runtime.feed", "runtime.intents", "runtime.keeper", "runtime.loop"),
+    *("runtime.acks", "runtime.feed", "runtime.keeper", "runtime.loop"),
     *("runtime.outage", "runtime.scheduler", "runtime.session", "runtime.upkeep"),
     *("store.lease", "store.turn"),
 )
