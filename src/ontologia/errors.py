@@ -66,6 +66,8 @@ class OntologiaError(Exception):
     """The root of all errors raised by Ontologia."""
 
     hint: str | None = None
+    _stale: Sequence[Any] = ()
+    """The queued objects that a commit failed for."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
@@ -221,7 +223,6 @@ class StateConflictError(OntologiaError, RuntimeError):
     # current one (commits; 0 where there was, or is, none), `written_by` the handler, command or
     # session that wrote the current one. `conflicts` has `(type_name, key, read, found)` of every
     # object in question.
-    _stale: Sequence[Any] = ()
 
     def __init__(
         self,
@@ -279,16 +280,16 @@ def _joined(key: str | Sequence[str]) -> str:
 
 
 class UncommittedChangesError(OntologiaError, RuntimeError):
-    """A handler returned with objects queued that it did not commit."""
+    """A handler, or a block, ended with objects queued that it did not commit."""
 
     def __init__(self, handler_id: str, objects: Sequence[str]) -> None:
         self.handler_id, self.objects = handler_id, list(objects)
         some = ", ".join(self.objects[:5])
         more = f" and {len(self.objects) - 5} more" if len(self.objects) > 5 else ""
         super().__init__(
-            f"{handler_id} returned without committing what it queued: {some}{more}; nothing of "
-            f"it was written",
-            hint="End the handler with ctx.commit(), or drop the changes with ctx.discard().",
+            f"{handler_id} ended without committing what it queued: {some}{more}; nothing of it "
+            f"was written",
+            hint="End with commit(), or drop the changes with discard().",
         )
 
 

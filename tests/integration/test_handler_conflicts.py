@@ -277,6 +277,25 @@ def test_checked_reads_of_a_handler(world, session):
     assert sorted(statuses(session)) == ["acked", "unsubscribed"]
 
 
+def test_what_is_emitted_rests_on_checked_reads_too(world, session):
+    calls = []
+
+    @on_event(TicketWanted, name="sell", reads="checked")
+    def handler(ctx: HandlerContext[TicketWanted]) -> None:
+        calls.append(ctx.one(Seat, "a").free)
+        if len(calls) == 1:
+            world.disturb()
+        ctx.emit(TicketSold(ticket=str(calls[-1])))
+
+    session.run([handler], max_iterations=1)
+
+    assert calls == [10, 9]
+    assert world.claim() == ("acked", 0, 1)
+    listed = session.event_store.list_events(session.namespace)
+    [sold] = [each["id"] for each in listed if each["type"] == "ticket.sold"]
+    assert session.event_store.inspect_event(sold)["payload"] == {"ticket": "9"}
+
+
 def test_a_handler_has_its_own_way_to_run_again(world, session):
     said = []
 

@@ -15,6 +15,8 @@ from ontologia.errors import (
     InvalidValueError,
     OntologiaError,
     SessionClosedError,
+    StateConflictError,
+    UncommittedChangesError,
 )
 from ontologia.runtime.delta import Delta
 from tests.integration.running import PATIENCE
@@ -100,7 +102,6 @@ ADA, BOB = {"id": "ada", "table": 1}, {"id": "bob", "table": 2}
     ("then", "written", "dropped"),
     [
         (lambda _: None, {}, True),
-        (lambda unit: unit.ensure(Guest(**BOB)), {"bob": 2}, True),
         (lambda unit: unit.commit(dry_run=True), {}, True),
         (lambda unit: unit.ensure(Guest(**ADA)), {"ada": 1}, False),
         (lambda unit: unit.ensure(Guest(id="ada", table=3)), {"ada": 3}, False),
@@ -108,7 +109,7 @@ ADA, BOB = {"id": "ada", "table": 1}, {"id": "bob", "table": 2}
         (lambda unit: (unit.commit(), unit.delete(Guest(**ADA))), {}, False),
         (lambda unit: (unit.discard(), unit.ensure(Guest(**ADA))), {"ada": 1}, False),
     ],
-    ids=["nothing", "more", "a look", "again", "anew", "commit", "deletion", "discard"],
+    ids=["nothing", "a look", "again", "anew", "commit", "deletion", "discard"],
 )
 def test_what_a_commit_was_refused_for_is_not_written_on_leaving(
     session, open_session, caplog, kind, then, written, dropped
@@ -145,6 +146,39 @@ def test_a_commit_of_nothing_has_no_say_in_what_is_queued_later(
 
     assert guests(session) == {"bob": 2}
     assert caplog.text == ""
+
+
+@pytest.mark.parametrize("kind", ["unit", "session"])
+def test_no_half_of_a_unit_is_written_on_leaving(session, open_session, kind):
+    """A commit failed, a part was queued anew, and the rest is still there."""
+    session.ensure(Guest(**ADA))
+    session.commit()
+
+    def leave() -> None:
+        with session.unit() if kind == "unit" else open_session() as unit:
+            ada = unit.one(Guest, "ada")
+            with session.unit() as other:
+                other.update(Guest, "ada", table=9)
+            ada.table = 5
+            unit.ensure([ada, Guest(**BOB)])
+            with pytest.raises(StateConflictError):
+                unit.commit(event=GuestSeated(guest="ada"))
+            fresh = unit.one(Guest, "ada")
+            fresh.table += 1
+            unit.ensure(fresh)
+
+    with pytest.raises(UncommittedChangesError, match=r"the block ended .* Guest 'bob'"):
+        leave()
+    assert guests(session) == {"ada": 9}
+
+
+def test_a_unit_that_is_forgotten_with_objects_queued_warns(session):
+    def forget() -> None:
+        session.unit().ensure(Guest(**ADA))
+        gc.collect()
+
+    with pytest.warns(ResourceWarning, match="neither committed nor discarded, and 1 queued"):
+        forget()
 
 
 @pytest.mark.req("C-039")

@@ -214,7 +214,7 @@ class ExtensionContext:
             queue = intents.snapshot()
             request = WriteRequest(queue, self._metadata(bus, claim), announcements, claim)
             written = bus.session._commits.write(request)
-            intents.settle(queue, written.commit_id, written.unchanged)
+            intents.settle(queue, written.commit_id, written.unchanged, written.state)
         return written.commit_id
 
     def _metadata(self, bus: EventBus, claim: Claim | None) -> dict[str, Any]:

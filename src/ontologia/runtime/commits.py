@@ -73,6 +73,8 @@ class Written(NamedTuple):
     """Whether what was to be written along is part of it."""
     unchanged: Versions = {}  # noqa: RUF012 - nobody changes it
     """The versions of queued objects that are as they should be already."""
+    state: State = {}  # noqa: RUF012 - nobody changes it
+    """What was current before."""
 
 
 class Commits:
@@ -147,7 +149,7 @@ class Commits:
             self.last = max(self.last, commit_id)
         if announcements:
             self._store.events.wake()
-        return Written(commit_id, stored, rode, _unchanged(request.queue, state, found))
+        return Written(commit_id, stored, rode, _unchanged(request.queue, state, found), state)
 
     def _changes(
         self, queue: Queue, reads: Versions, state: State, versions: Mapping[TypeKey, int]
@@ -159,7 +161,10 @@ class Commits:
         return found
 
     def preview(self, reader: StateReader, queue: Queue, reads: Versions) -> list[RawChange]:
-        """What a commit of the queue would change now, with the errors it would raise."""
+        """What a commit of the queue would change now; raises what that would.
+
+        But not UniqueViolationError, which is found among what was written.
+        """
         try:
             return self._changes(queue, reads, reader.current(_touched(queue, reads)), {})
         except _StaleReads as error:
@@ -179,7 +184,7 @@ class Commits:
             load = self._versions.loader(shape, current[1])
             if load is not None:
                 fields = shape.encode(load(key, fields))
-        return shape.patched(fields, patch)
+        return shape.patched(fields, patch, key)
 
     def _conflict(self, stale: Sequence[Stale]) -> StateConflictError:
         """What is known of a conflict: which object, which versions, and who wrote it."""

@@ -76,7 +76,7 @@ class Dispatcher:
             self._interrupted(handler, claim, error)
             return None
         else:
-            failure = context._failure  # whatever the handler made of it
+            failure = context._failure or _checked(context)  # whatever the handler made of it
         emitted = context._close()
         if failure is None and len(context._intents):
             failure = UncommittedChangesError(handler.id, context._intents.labels())
@@ -188,6 +188,16 @@ class Dispatcher:
         else:
             self._failed(handler, claim, error)  # one that always exits must not do so forever
         raise error
+
+
+def _checked(context: HandlerContext[Any]) -> Exception | None:
+    """What is emitted rests on what was read, too: check that once more before the ack."""
+    if context._emitted and context._intents.reads and not len(context._intents):
+        try:
+            context.commit()
+        except Exception as error:  # noqa: BLE001 - ends the attempt as any other
+            return error
+    return None
 
 
 def is_outdated(session: Session) -> bool:

@@ -20,6 +20,7 @@ from ontologia.errors import (
     InvalidTypeError,
     NotFoundError,
     ObjectExistsError,
+    OntologiaError,
     shown,
 )
 from ontologia.schema.base import SchemaObject
@@ -77,6 +78,8 @@ class Intents:
         self._queue: Queue = {}
         self._refused: Queue = {}
         self._stale: Queue = {}
+        self._handed: dict[tuple[TypeKey, ObjectKey], list[tuple[Intent, Any, int | None]]] = {}
+        """Instances of queued objects beside `Intent.obj`: as of which intent, read at which version."""
         self.checked = checked
         """Whether everything that is read must be unchanged at commit."""
         self.reads: Versions = {}
@@ -111,8 +114,11 @@ class Intents:
                 key = object_key(obj, shape)
                 read: int | None = None
                 origin = None if overwrite else getattr(obj, "_origin", None)
-                if origin is not None and origin[2] == store_id:
-                    read = ABSENT if origin[1] else origin[0]
+                if origin is not None:
+                    if origin[2] == store_id:
+                        read = ABSENT if origin[1] else origin[0]
+                    else:
+                        read = getattr(obj, "_others", {}).get(store_id)
                 creates = False
                 if known and read is None and not overwrite:
                     # What this unit creates must not be there, whatever follows.
@@ -129,7 +135,7 @@ class Intents:
         for obj in _instances(objects):
             shape = self._registry.add(type(obj))
             key, wanted = object_key(obj, shape), queued.setdefault((shape.kind, shape.name), {})
-            before = wanted.get(key) or self._find(shape, key)
+            before = wanted.get(key) or self.pending(shape, key)
             if before is not None and (before.fields is not None or before.patch is not None):
                 raise ObjectExistsError(shape.name, key, queued=True)
             text = shape.dump(obj.__dict__)
@@ -142,19 +148,23 @@ class Intents:
     def update(self, shape: Shape, key: ObjectKey, values: dict[str, Any]) -> None:
         """Queue new values of some fields, whatever the others are by then."""
         self._registry.add(shape.cls)
-        patch = shape.encode_some(values)
-        before = self._find(shape, key)
+        patch = codec.encode_checked(shape.encode_some(values), where=shape.name)
+        before = self.pending(shape, key)  # what a commit found to be stale is replaced
         if before is not None and before.fields is None and before.patch is None:
             raise NotFoundError(
                 f"{label((shape.kind, shape.name), key)} is deleted by this unit of work",
                 hint="Ensure the whole object, or create it anew.",
             )
         if before is None:
-            intent = Intent(patch=codec.encode_checked(patch, where=shape.name))
+            intent = Intent(patch=patch)
         elif before.patch is not None:
-            intent = before._replace(patch=_patched(before.patch, patch, shape))
+            both = orjson.loads(before.patch) | orjson.loads(patch)
+            intent = before._replace(patch=codec.encode_checked(both, where=shape.name))
         else:
-            intent = before._replace(fields=_patched(before.fields or "{}", patch, shape))
+            fields = shape.patched(orjson.loads(before.fields or "{}"), patch, key)
+            intent = before._replace(fields=fields, obj=None)
+            if before.obj is not None:  # which does not have these values
+                self.hand_out(shape, key, before, before.obj)
         self._merge({(shape.kind, shape.name): {key: intent}})
 
     def put(self, type_key: TypeKey, key: ObjectKey, intent: Intent | None) -> Intent | None:
@@ -193,6 +203,13 @@ class Intents:
         stale = self._stale.get((shape.kind, shape.name), {}).get(key)
         return None if intent is stale else intent
 
+    def hand_out(
+        self, shape: Shape, key: ObjectKey, intent: Intent, obj: Any, read: int | None = None
+    ) -> None:
+        """Note an instance that shows what is queued, so that a commit gives it its version."""
+        place = ((shape.kind, shape.name), key)
+        self._handed.setdefault(place, []).append((intent, obj, read))
+
     # -- what was read ------------------------------------------------------------------------
 
     def note(self, shape: Shape, key: ObjectKey, version: int) -> None:
@@ -206,10 +223,13 @@ class Intents:
         """What is queued at this moment; it stays queued until `settle`."""
         return {type_key: dict(wanted) for type_key, wanted in self._queue.items()}
 
-    def settle(self, queue: Queue, commit_id: int | None, unchanged: Versions) -> None:
+    def settle(
+        self, queue: Queue, commit_id: int | None, unchanged: Versions, state: State
+    ) -> None:
         """Take out what a commit wrote, and give objects and reads their new versions.
 
-        What was queued for the same object since the snapshot stays.
+        `state` is what was current before. What was queued for the same object since the snapshot
+        stays.
         """
         last = (ABSENT, 0, self._store_id)
         for type_key, wanted in queue.items():
@@ -224,7 +244,22 @@ class Intents:
                     _give_version(obj, last)
                 if reads is not None:
                     reads[key] = version
+                if self._handed:
+                    self._settle_handed(type_key, key, wanted[key], version, state)
         self._remove(queue)
+
+    def _settle_handed(
+        self, type_key: TypeKey, key: ObjectKey, written: Intent, version: int, state: State
+    ) -> None:
+        """An instance that shows what was written is at its version; another one is outdated."""
+        before = version_of(state, type_key, key)
+        for intent, obj, read in self._handed.pop((type_key, key), ()):
+            if obj is written.obj:
+                continue  # it was ensured or deleted itself since then
+            if intent is written and (intent.patch is None or read == before):
+                _give_version(obj, (version, 0, self._store_id))
+            elif getattr(obj, "_origin", None) is None:
+                _give_version(obj, (before, int(before == ABSENT), self._store_id))
 
     def refuse(self, queue: Queue, stale: Iterable[Stale] = ()) -> None:
         """Note that a commit failed to write this, until it is written or queued anew.
@@ -233,10 +268,26 @@ class Intents:
         was to depend on.
         """
         self._refused = queue
+        self.mark_stale(queue, stale)
+
+    def mark_stale(self, queue: Queue, stale: Iterable[Stale]) -> None:
+        """Hide these intents from reads: what is stored is shown instead.
+
+        A patch is shown on whatever is there.
+        """
         for each in stale:
             intent = queue.get(each.type_key, {}).get(each.key)
-            if intent is not None:
+            if intent is not None and (intent.patch is None or each.found == ABSENT):
                 self._stale.setdefault(each.type_key, {})[each.key] = intent
+
+    def refused(self) -> list[str]:
+        """What a commit failed to write and was not queued anew, as messages name it."""
+        return [
+            label(type_key, key)
+            for type_key, wanted in self._refused.items()
+            for key, intent in wanted.items()
+            if self._queue.get(type_key, {}).get(key) is intent
+        ]
 
     def drop_refused(self) -> int:
         """Take out what a commit failed to write; how many objects that was."""
@@ -247,7 +298,7 @@ class Intents:
     def clear(self) -> int:
         """Take out everything; how many objects that was."""
         dropped = len(self)
-        self._queue, self._refused, self._stale = {}, {}, {}
+        self._queue, self._refused, self._stale, self._handed = {}, {}, {}, {}
         return dropped
 
     def _remove(self, queue: Queue) -> None:
@@ -282,7 +333,7 @@ def changes(
         for key, read in versions.items()
         if (now := version_of(state, type_key, key)) != read
     ]
-    failures: list[Exception] = []
+    failures: list[tuple[OntologiaError, Stale]] = []
     for type_key, wanted in queue.items():
         current = state.get(type_key, {})
         for key in sorted(wanted):  # neighbouring rows are written together
@@ -292,19 +343,23 @@ def changes(
             if read is not None:
                 if read != now:
                     if creates:
-                        failures.append(ObjectExistsError(type_key[1], key))
+                        here = Stale(type_key, key, ABSENT, now)
+                        failures.append((ObjectExistsError(type_key[1], key), here))
                     elif after is not None or now != ABSENT:  # deleting what is deleted is fine
                         stale.append(Stale(type_key, key, read, now))
             elif some is not None:
                 if stored is None:
-                    failures.append(not_there(type_key, key))
+                    missing = Stale(type_key, key, ABSENT, ABSENT)
+                    failures.append((not_there(type_key, key, "nothing was written"), missing))
                     continue
                 after = patch(type_key, key, stored, some)
             if before != after:
                 found.append(raw_change((*type_key, key, before, after, version or 1, None)))
     if failures and not stale:
-        raise failures[0]
-    return found, stale
+        failure = failures[0][0]
+        failure._stale = [each for _, each in failures]
+        raise failure
+    return found, list(dict.fromkeys(stale))
 
 
 def version_of(state: State, type_key: TypeKey, key: ObjectKey) -> int:
@@ -313,10 +368,10 @@ def version_of(state: State, type_key: TypeKey, key: ObjectKey) -> int:
     return ABSENT if stored is None else stored[2]
 
 
-def not_there(type_key: TypeKey, key: ObjectKey) -> NotFoundError:
-    """For an object that must exist."""
+def not_there(type_key: TypeKey, key: ObjectKey, left: str | None = None) -> NotFoundError:
+    """For an object that must exist; `left` says what was left behind."""
     return NotFoundError(
-        f"there is no {label(type_key, key)}; nothing was written",
+        f"there is no {label(type_key, key)}{f'; {left}' if left else ''}",
         hint="create() makes it; get() gives None where there is none.",
     )
 
@@ -340,17 +395,18 @@ def _places(queue: Queue) -> Iterator[tuple[TypeKey, ObjectKey]]:
     return ((type_key, key) for type_key, wanted in queue.items() for key in wanted)
 
 
-def _patched(text: str, patch: dict[str, Any], shape: Shape) -> str:
-    return codec.encode_checked(orjson.loads(text) | patch, where=shape.name)
-
-
 _set_origin = SchemaObject._origin.__set__  # type: ignore[attr-defined]  # pyright: ignore
 
 
 def _give_version(obj: SchemaObject, origin: tuple[int, int, str]) -> None:
     """What was written is at this version now; what was deleted is a new object if it is ensured."""
     before = getattr(obj, "_origin", None)
-    if origin[0] != ABSENT:
+    if before is not None and before[2] != origin[2]:  # it was read from another store
+        others = {**getattr(obj, "_others", {}), origin[2]: origin[0]}
+        if origin[0] == ABSENT:
+            del others[origin[2]]
+        object.__setattr__(obj, "_others", others)
+    elif origin[0] != ABSENT or origin[1]:
         _set_origin(obj, origin if before is None or len(before) < 4 else (*origin, before[3]))
     elif before is not None:
         object.__delattr__(obj, "_origin")

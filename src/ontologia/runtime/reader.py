@@ -98,9 +98,7 @@ class Reader:
             return None
         obj = shape.cls.__new__(shape.cls)
         fields = shape.decode(orjson.loads(text))
-        _set_values(
-            obj, "__dict__", fields if shape.kind == "entity" else _keyed(shape, key, fields)
-        )
+        _set_values(obj, "__dict__", shape.keyed(fields, key))
         if version:
             _set_origin(obj, (version, 0, self._store_id))
         return obj
@@ -141,7 +139,7 @@ class Reader:
 
     def _relation(self, shape: Shape, row: Version, ends: _Ends) -> Any:
         fields = self._fields(shape, row.key, row.fields, row.schema_version)
-        _keyed(shape, row.key, fields)
+        shape.keyed(fields, row.key)
         obj = shape.cls.__new__(shape.cls)
         _set_values(obj, "__dict__", fields)
         _set_origin(obj, (row.commit_id, row.deleted, self._store_id, ends))
@@ -273,7 +271,11 @@ class CheckedReader:
             shape = type(obj).__shape__
             self._intents.note(shape, object_key(obj, shape), obj._version[0])
             if shape.kind == "relation":
-                obj._version[3].note = self._end
+                self.note_ends(obj)
+
+    def note_ends(self, relation: Any) -> None:
+        """Note the entities at the ends of a relation when they are looked at."""
+        relation._version[3].note = self._end
 
     def _end(self, entity: Any) -> None:
         shape = type(entity).__shape__
@@ -342,14 +344,6 @@ def _is(shape: Shape, key: ObjectKey) -> Condition:
         for name, part in zip(names, key, strict=False)
     ]
     return And(tuple(parts))
-
-
-def _keyed(shape: Shape, key: ObjectKey, fields: dict[str, Any]) -> dict[str, Any]:
-    """A relation's fields with its key, which is not stored among them."""
-    fields["left_key"], fields["right_key"] = key[0], key[1]
-    if shape.instance_key is not None:
-        fields[shape.instance_key] = shape.key_value(key[2])
-    return fields
 
 
 def _typed(value: Any, field_type: FieldType, *, as_json: bool) -> Any:

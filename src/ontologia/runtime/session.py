@@ -85,7 +85,7 @@ class ThreadUnits:
         """The calling thread's."""
         unit: Unit | None = getattr(self._mine, "unit", None)
         if unit is None:
-            unit = self._mine.unit = Unit(self._session)
+            unit = self._mine.unit = Unit(self._session, scoped=False)
             with self._lock:
                 # What a thread left behind when it ended is kept, to be named at the end.
                 self._all = [(t, u) for t, u in self._all if t.is_alive() or len(u._intents)]
@@ -251,7 +251,12 @@ class Session(UnitOfWork):
             outdated = [d for d in self._versions.diffs(reader) if (d.kind, d.name) in queue]
             if outdated:
                 raise SchemaOutdatedError(outdated)
-            return self._deltas.make(self._commits.preview(reader, queue, intents.reads))
+            try:
+                found = self._commits.preview(reader, queue, intents.reads)
+            except OntologiaError as error:
+                intents.mark_stale(queue, error._stale)
+                raise
+            return self._deltas.make(found)
 
     def _new_intents(self, *, checked: bool = False) -> Intents:
         """A queue for this store."""

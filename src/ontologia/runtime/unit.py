@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -21,6 +22,7 @@ from ontologia.errors import (
     InvalidValueError,
     SessionClosedError,
     StateConflictError,
+    UncommittedChangesError,
     shown,
 )
 from ontologia.query.builder import QueryBuilder
@@ -124,11 +126,17 @@ class UnitOfWork:
         pending = intents.pending(shape, place)
         if pending is not None and pending.patch is None:
             queued: T | None = session._reader.queued(shape, place, pending.fields, pending.read)
+            if queued is not None:
+                intents.hand_out(shape, place, pending, queued)
             return queued
         found = session._reader.get(shape, place)
-        intents.note(shape, place, ABSENT if found is None else found.meta().commit_id)
+        read = ABSENT if found is None else found.meta().commit_id
+        intents.note(shape, place, read)
+        if found is not None and intents.checked and shape.kind == "relation":
+            CheckedReader(session._reader, intents).note_ends(found)
         if found is not None and pending is not None and pending.patch is not None:
             shape.patch(found, pending.patch)
+            intents.hand_out(shape, place, pending, found, read)
         return found
 
     def one(self, cls: type[T], key: Key, *, as_of: int | datetime | None = None) -> T:
@@ -253,7 +261,7 @@ class UnitOfWork:
         except BaseException as error:
             self._refused(queue, error)
             raise
-        self._intents.settle(queue, written.commit_id, written.unchanged)
+        self._intents.settle(queue, written.commit_id, written.unchanged, written.state)
         for emit, stored in zip(emits, written.stored, strict=True):
             emit.event.id = stored.id
         if queue or emits:
@@ -320,14 +328,18 @@ class Unit(UnitOfWork):
 
     `with session.unit() as unit:` commits what is queued when it is left without an exception, and
     drops it with one. What a commit failed to write is dropped with a warning, unless it was
-    committed again or discarded: its event and its conditions are not known any more. For one
+    committed again or discarded: its event and its conditions are not known any more. If something
+    else is queued as well, that would be half of the unit: nothing is written, and leaving raises
+    UncommittedChangesError. For one
     thread or task; a session has as many as are wanted, and making one costs nothing.
     """
 
-    def __init__(self, session: Session, reads: Reads = None) -> None:
+    def __init__(self, session: Session, reads: Reads = None, *, scoped: bool = True) -> None:
         self._session = session
         self._intents = session._new_intents(checked=checked_reads(reads))
         self._ended = False
+        self._scoped = scoped
+        """Whether it is a caller's own; otherwise it is a thread's, which its session watches."""
         self._done = False
         """Whether a commit has succeeded."""
 
@@ -361,8 +373,26 @@ class Unit(UnitOfWork):
             self._ended = True
             self._intents.clear()
 
+    def __del__(self) -> None:
+        intents: Intents | None = self.__dict__.get("_intents")
+        if intents is None or not self._scoped or self._ended or self._session._closed:
+            return
+        # Of what a commit failed to write, its caller was told.
+        if left := len(intents) - len(intents.refused()):
+            warnings.warn(
+                f"a unit of work was neither committed nor discarded, and {left} queued "
+                f"objects were not written: commit() them, or use `with session.unit() as unit`",
+                ResourceWarning,
+                source=self,
+                stacklevel=1,
+            )
+
     def _leave(self) -> None:
-        """Commit what is queued, but for what a commit failed to write."""
+        """Commit what is queued; all of it, or nothing if a commit failed to write a part."""
+        refused = self._intents.refused()
+        if refused and len(refused) < len(self._intents):
+            self._intents.clear()
+            raise UncommittedChangesError("the block", refused)
         if dropped := self._intents.drop_refused():
             log.warning(
                 "%d objects are dropped that a commit failed to write: commit() them again or "

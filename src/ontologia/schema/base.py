@@ -188,7 +188,8 @@ class SchemaObject(metaclass=SchemaMeta):
     # The fields are the instance's __dict__ and nothing else is. `_origin` is the version that the
     # object was read or written at: (commit, whether it says "deleted", store id), and the ends of
     # a relation that was read. Not set on an object that was constructed and not committed.
-    __slots__ = ("__dict__", "__weakref__", "_origin")
+    # `_others` are the versions it was written at in other stores, by their ids.
+    __slots__ = ("__dict__", "__weakref__", "_origin", "_others")
     __root__: ClassVar[bool] = True
     __open__: ClassVar[bool] = False
     """`__open__ = True` in a class: objects may have any JSON fields beside those declared."""
@@ -235,19 +236,24 @@ class SchemaObject(metaclass=SchemaMeta):
     # A copy is the same version of the same object.
 
     def __copy__(self) -> Any:
-        return _restore(type(self), dict(self.__dict__), self._version)
+        return _restore(type(self), dict(self.__dict__), self._version, self._elsewhere)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return _restore(type(self), copy.deepcopy(dict(self.__dict__), memo), self._version)
+        values = copy.deepcopy(dict(self.__dict__), memo)
+        return _restore(type(self), values, self._version, self._elsewhere)
 
     def __reduce__(self) -> Any:
         version = self._version and self._version[:3]  # the ends of a relation stay behind
-        return _restore, (type(self), dict(self.__dict__), version)
+        return _restore, (type(self), dict(self.__dict__), version, self._elsewhere)
 
     @property
     def _version(self) -> tuple[Any, ...] | None:
         """Where the object was read from or written to; None if it was only constructed."""
         return getattr(self, "_origin", None)
+
+    @property
+    def _elsewhere(self) -> dict[str, int] | None:
+        return getattr(self, "_others", None)
 
     def model_dump(
         self,
@@ -319,10 +325,15 @@ class SchemaObject(metaclass=SchemaMeta):
 
 
 def _restore(
-    cls: type[SchemaObject], values: dict[str, Any], version: tuple[Any, ...] | None = None
+    cls: type[SchemaObject],
+    values: dict[str, Any],
+    version: tuple[Any, ...] | None = None,
+    elsewhere: dict[str, int] | None = None,
 ) -> SchemaObject:
     made = cls.__new__(cls)
     object.__setattr__(made, "__dict__", values)
     if version is not None:
         object.__setattr__(made, "_origin", version)
+    if elsewhere is not None:
+        object.__setattr__(made, "_others", elsewhere)
     return made

@@ -659,7 +659,11 @@ class Shape:
                 raise InvalidValueError(
                     f"{self.name}: {name!r} is not a field (it has {', '.join(self.fields)})"
                 )
-            stored[name] = self.validate_one(name, value)
+            # Validators may look at other fields, which are known inside the transaction only.
+            declared = name in self.fields and bool(self._validators.fields)
+            stored[name] = (
+                self._fitting(name, value) if declared else self.validate_one(name, value)
+            )
         for name, encode in self._encoders:
             if stored.get(name) is not None:
                 stored[name] = self._encoded(name, encode, stored[name])
@@ -709,16 +713,38 @@ class Shape:
         """Set some fields of an instance to what `encode_some` made of them, as JSON text."""
         obj.__dict__.update(self._decode_some(codec.decode(patch)))
 
-    def patched(self, stored: dict[str, Any], patch: str) -> str:
+    def patched(self, stored: dict[str, Any], patch: str, key: tuple[str, ...]) -> str:
         """Stored fields with some set to what `encode_some` made of them, as canonical JSON.
 
-        The @model_validators of the class see all of them; InvalidValueError if one refuses.
+        The validators of the class see all of them; InvalidValueError if one refuses.
         """
         some: dict[str, Any] = codec.decode(patch)
-        if self._validators.model:
-            values = self._decode_some(dict(stored))
+        if self._validators.model or self._validators.fields:
+            values = self.keyed(self._decode_some(dict(stored)), key)
             return self.dump(values | self.assigned(values, self._decode_some(some)))
         return codec.encode_checked(stored | some, where=self.name)
+
+    def keyed(self, fields: dict[str, Any], key: tuple[str, ...]) -> dict[str, Any]:
+        """A relation's fields with its key, which is not stored among them; an entity's as they are."""
+        if self.kind == "relation":
+            fields["left_key"], fields["right_key"] = key[0], key[1]
+            if self.instance_key is not None:
+                fields[self.instance_key] = self.key_value(key[2])
+        return fields
+
+    def _fitting(self, name: str, value: Any) -> Any:
+        """A value converted to the type of a field, without the validators of the class."""
+        try:
+            return self._adapters[name].validate_python(value)
+        except ValidationError as error:
+            problem = error.errors(include_url=False)[0]
+            raise InvalidValueError(
+                f"{self.name}: {name}: {problem['msg']}, got {shown(value)}"
+            ) from error
+
+    @functools.cached_property
+    def _adapters(self) -> dict[str, TypeAdapter[Any]]:
+        return {name: TypeAdapter(self._checked(name)) for name in self.fields}
 
     def _decode_some(self, stored: dict[str, Any]) -> dict[str, Any]:
         for name, decode in self.decoders:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from pydantic import model_validator
+from pydantic import ValidationInfo, field_validator, model_validator
 
 from ontologia import Entity, Event, Field, Relation, Session, later
 from ontologia.errors import (
@@ -54,6 +54,25 @@ class Shelf(Entity):
     def narrow(self) -> Shelf:
         if self.width > self.height:
             raise ValueError("wider than high")
+        return self
+
+
+class Span(Relation[Crate, Truck]):
+    day: Field[str] = Field(instance_key=True)
+    low: Field[int] = Field(default=0)
+    high: Field[int] = Field(default=0)
+
+    @field_validator("high")
+    @classmethod
+    def above(cls, value: int, info: ValidationInfo) -> int:
+        if value < info.data["low"]:
+            raise ValueError("below")
+        return value
+
+    @model_validator(mode="after")
+    def named(self) -> Span:
+        if not (self.left_key and self.right_key and self.day) or self.low > self.high:
+            raise ValueError("not in order")
         return self
 
 
@@ -312,6 +331,154 @@ def test_a_preview_raises_what_the_commit_would(session, crate):
         session.commit(dry_run=True)
 
 
+def test_what_is_stale_is_as_if_it_were_not_queued(session, crate):
+    """Update and create after a conflict replace the stale entry."""
+    with session.unit() as unit:
+        unit.delete(Crate(id="c1"))
+    session.ensure(crate)
+    with pytest.raises(StateConflictError):
+        session.commit()
+    session.create(Crate(id="c1", apples=1))
+    assert session.commit() == 3
+
+    stale = session.one(Crate, "c1")
+    write(session, Crate(id="c1", apples=5))
+    session.delete(stale)
+    with pytest.raises(StateConflictError):
+        session.commit()
+    session.update(Crate, "c1", label="fuji")
+    assert session.one(Crate, "c1") == Crate(id="c1", apples=5, label="fuji")
+    assert session.commit() == 5
+
+
+def test_what_exists_already_is_shown_after_the_error(session, crate):
+    """Get or create: after ObjectExistsError the stored object is read, changed and written."""
+    session.create(Crate(id="c1", apples=1))
+    with pytest.raises(ObjectExistsError):
+        session.commit()
+    found = session.one(Crate, "c1")
+    assert found.apples == 10
+    found.apples += 1
+    session.ensure(found)
+
+    assert session.commit() == 2
+
+
+def test_what_could_not_be_updated_can_be_created(session):
+    session.update(Crate, "c9", apples=1)
+    with pytest.raises(NotFoundError):
+        session.commit()
+    session.create(Crate(id="c9", apples=1))
+
+    assert session.commit() == 1
+
+
+def test_a_stale_read_hides_no_update(session, crate):
+    unit = session.unit(reads="checked")
+    unit.one(Crate, "c1")
+    unit.update(Crate, "c1", label="fuji")
+    write(session, Crate(id="c1", apples=3))
+    with pytest.raises(StateConflictError) as caught:
+        unit.commit()
+
+    assert len(caught.value.conflicts) == 1
+    assert unit.one(Crate, "c1") == Crate(id="c1", apples=3, label="fuji")
+    assert unit.commit() == 3
+
+
+def test_a_preview_shows_what_is_stale_as_stored(session, crate):
+    write(session, Crate(id="c1", apples=7))
+    session.ensure(crate)
+    with pytest.raises(StateConflictError):
+        session.commit(dry_run=True)
+
+    assert session.one(Crate, "c1").apples == 7
+    session.discard()
+
+
+# -- which instance has which version -----------------------------------------------------------------
+
+
+def _changed_later(session, obj) -> None:
+    """Nobody else has written since the commit: whoever is not up to date must conflict."""
+    obj.apples += 1
+    session.ensure(obj)
+    session.commit()
+
+
+@pytest.mark.parametrize("how", ["read", "constructed", "created"])
+def test_an_instance_that_lacks_an_update_on_top_of_it_is_outdated(session, how):
+    if how == "read":
+        write(session, Crate(id="c1", apples=10))
+    obj = session.one(Crate, "c1") if how == "read" else Crate(id="c1", apples=10)
+    (session.create if how == "created" else session.ensure)(obj)
+    session.update(Crate, "c1", label="fuji")
+    session.commit()
+
+    with pytest.raises(StateConflictError):
+        _changed_later(session, obj)
+
+    assert session.one(Crate, "c1").label == "fuji"
+    session.discard()
+
+
+@pytest.mark.parametrize("how", ["constructed", "created", "overwritten", "read", "updated"])
+def test_an_instance_that_was_read_from_the_queue_has_the_version_it_is_written_at(session, how):
+    number = 0
+    if how in ("read", "updated"):
+        number = write(session, Crate(id="c1", apples=10))
+    match how:
+        case "constructed":
+            session.ensure(Crate(id="c1", apples=10))
+        case "created":
+            session.create(Crate(id="c1", apples=10))
+        case "overwritten":
+            session.ensure(Crate(id="c1", apples=10), overwrite=True)
+        case "read":
+            mine = session.one(Crate, "c1")
+            mine.label = "gala"
+            session.ensure(mine)
+        case "updated":
+            session.update(Crate, "c1", label="gala")
+    seen = session.one(Crate, "c1")
+    assert session.commit() == number + 1
+    assert seen.meta().commit_id == number + 1
+
+    seen.apples += 1
+    session.ensure(seen)
+    assert session.commit() == number + 2
+    write(session, Crate(id="c1", apples=0))
+    with pytest.raises(StateConflictError):
+        _changed_later(session, seen)
+    session.discard()
+
+
+def test_an_instance_from_the_queue_is_outdated_if_something_else_was_written(session):
+    session.ensure(Crate(id="c1", apples=1))
+    seen = session.one(Crate, "c1")
+    session.ensure(Crate(id="c1", apples=2))
+    session.commit()
+
+    with pytest.raises(StateConflictError):
+        _changed_later(session, seen)
+    session.discard()
+
+
+def test_an_object_that_is_written_to_two_stores_has_a_version_in_each(session, crate, tmp_path):
+    with Session(str(tmp_path / "other.db")) as other:
+        other.ensure(crate)
+        other.commit()
+        write(session, Crate(id="c1", apples=50))
+        write(other, Crate(id="c1", apples=60))
+
+        for store in (session, other):
+            for obj in (crate, copy.copy(crate), copy.deepcopy(crate)):
+                store.ensure(obj)
+                with pytest.raises(StateConflictError):
+                    store.commit()
+                store.discard()
+
+
 # -- the past, and other stores ---------------------------------------------------------------------
 
 
@@ -354,8 +521,10 @@ def test_an_object_of_another_store_is_written_as_it_is(session, crate, tmp_path
         assert other.commit() == 1
         assert other.one(Crate, "c1").apples == 10
 
-    session.ensure(crate)  # it is at a version of the other store now
-    assert session.commit() == 3
+    session.ensure(crate)
+    with pytest.raises(StateConflictError):  # it is at an old version here
+        session.commit()
+    session.discard()
 
 
 # -- get and one ----------------------------------------------------------------------------------
@@ -536,6 +705,30 @@ def test_update_is_seen_by_the_validators_of_the_whole(session):
     assert session.one(Shelf, "s1") == Shelf(id="s1", height=6, width=5)
 
 
+def test_update_on_top_of_what_is_queued_is_seen_by_the_validators(session):
+    session.ensure(Shelf(id="s1", height=3, width=2))
+    with pytest.raises(InvalidValueError, match="wider than high"):
+        session.update(Shelf, "s1", width=5)
+    assert session.one(Shelf, "s1").width == 2
+    session.discard()
+
+
+def test_update_is_seen_by_validators_that_look_at_other_fields(session):
+    write(session, Span(left_key="c1", right_key=7, day="mon", low=1, high=2))
+    key = ("c1", 7, "mon")
+    for fields in ({"high": 0}, {"low": 5}, {"low": 9, "high": 8}):
+        session.update(Span, key, **fields)
+        with pytest.raises(InvalidValueError):
+            session.commit()
+        session.discard()
+    with pytest.raises(InvalidValueError, match="high"):
+        session.update(Span, key, high="tall")
+    session.update(Span, key, low=5, high=6)
+
+    session.commit()
+    assert (session.one(Span, key).low, session.one(Span, key).high) == (5, 6)
+
+
 def test_an_object_is_created_once(session, crate):
     session.create([Crate(id="c2"), Crate(id="c3")])
     assert session.commit() == 2
@@ -614,7 +807,11 @@ def _by_end(unit) -> None:
     assert relation.left.apples == 10
 
 
-@pytest.mark.parametrize("read", [_by_key, _by_query, _by_path, _by_end])
+def _by_end_of_key(unit) -> None:
+    assert unit.one(LoadedOn, ("c1", 7)).left.apples == 10
+
+
+@pytest.mark.parametrize("read", [_by_key, _by_query, _by_path, _by_end, _by_end_of_key])
 @pytest.mark.parametrize("event_only", [False, True])
 def test_checked_reads_must_be_unchanged(session, crate, read, event_only):
     write(session, Truck(number=7), LoadedOn(left_key="c1", right_key=7))
