@@ -355,6 +355,7 @@ def test_a_guess_does_not_wait_for_whoever_hands_out(open_events: Open) -> None:
     assert of(looked(another))[1:] == [second]
 
 
+@pytest.mark.thorough
 def test_of_a_large_backlog_a_guess_takes_nothing(open_events: Open) -> None:
     store = open_events()
     ship = store.consumers.register(POST, "ship", [POSTED])

@@ -181,6 +181,7 @@ def test_what_is_compared_is_the_text_and_not_what_jsonb_makes_of_it(
     ]
 
 
+@pytest.mark.thorough
 def test_a_large_commit_is_history_and_current_as_a_whole(open_session: Open, sql: Sql) -> None:
     session = open_session(settings={"max_batch_size": 50_000})
     session.ensure(Product(sku=f"{n:05}", price=1.0) for n in range(12_000))
@@ -216,6 +217,7 @@ with Session(sys.argv[1], entity_types=[Customer, Product]) as session:
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.req("SQL-009", "ONT-005")
 def test_ten_processes_that_open_at_once_share_one_store(uri: str, sql: Sql) -> None:
     programs = [

@@ -70,6 +70,7 @@ STATEMENTS = (
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.req("NEW-001")
 def test_the_statements_of_a_claim_read_no_whole_table(full_store: SqlEventStore) -> None:
     read: set[tuple[str, str]] = set()
@@ -83,6 +84,7 @@ def test_the_statements_of_a_claim_read_no_whole_table(full_store: SqlEventStore
     assert not {each for each in read if each[1] in ("events", "event_claims", "ready")}
 
 
+@pytest.mark.thorough
 @pytest.mark.req("NEW-001")
 def test_what_is_taken_is_not_sorted_out_of_all_that_is_ready(full_store: SqlEventStore) -> None:
     [locking] = [part for part in planned(full_store, "take") if part["Node Type"] == "LockRows"]
@@ -93,6 +95,7 @@ def test_what_is_taken_is_not_sorted_out_of_all_that_is_ready(full_store: SqlEve
     assert scan["Index Name"] == "idx_ready"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["finished", "unleased"])
 def test_collection_reads_what_it_locked_once_and_not_for_every_event(
     full_store: SqlEventStore, name: str

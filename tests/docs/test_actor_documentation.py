@@ -76,6 +76,7 @@ with Session("app.db") as session:
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("own", [False, True], ids=["the store", "actors of one's own, too"])
 def test_a_store_is_served_and_asked_as_the_page_says(tmp_path, own):
     example, *_ = blocks(PAGE, "python")

@@ -32,6 +32,7 @@ def journal(uri):
     return asyncio.run(entries())
 
 
+@pytest.mark.thorough
 @pytest.mark.req("BUS-064")
 def test_a_reminder_outlives_the_assistant_that_was_stopped(app, uri):
     lines = app.run("-m", "assistant", "--datastore-uri", uri)
@@ -47,6 +48,7 @@ def test_a_reminder_outlives_the_assistant_that_was_stopped(app, uri):
     assert "handler bus:default, extension reminders, attempt 1" in why
 
 
+@pytest.mark.thorough
 @pytest.mark.req("BUS-064")
 def test_a_reminder_outlives_the_assistant_that_was_killed_and_is_told_once(app, uri):
     chat = [*CHAT, "--models", "assistant.models", "--datastore-uri", uri]

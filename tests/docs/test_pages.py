@@ -50,6 +50,7 @@ PROGRAMS = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_page_can_be_done_from_top_to_bottom(name, tmp_path):
     page = DOCS / name if (DOCS / name).exists() else ROOT / name
@@ -109,6 +110,7 @@ def _lines():
                 yield name, line
 
 
+@pytest.mark.thorough
 def test_every_command_on_every_page_is_one_that_there_is():
     asked = list(_lines())
 

@@ -61,6 +61,7 @@ def written():
     return griffe.load("ontologia", search_paths=[ROOT / "src"])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("package", PACKAGES)
 def test_every_public_name_and_method_says_what_it_does(package, written):
     place = package.removeprefix("ontologia").removeprefix(".")

@@ -56,6 +56,7 @@ def test_the_application_of_the_page_answers_as_it_says(tmp_path):
             assert done.stdout.splitlines() == expected, command
 
 
+@pytest.mark.thorough
 def test_requests_at_once_do_not_get_into_each_others_commits(tmp_path):
     with served(tmp_path) as address, ThreadPoolExecutor(8) as pool:
 

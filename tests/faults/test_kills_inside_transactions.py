@@ -38,6 +38,7 @@ POINTS = {  # where to stop: a statement, a word in its values, and at which tim
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.req("NEW-060", "ONT-200", "ONT-172")
 @pytest.mark.parametrize("point", POINTS)
 def test_a_kill_inside_a_transaction_leaves_nothing_of_it_and_nobody_waiting(path, tmp_path, point):

@@ -14,6 +14,7 @@ from tests.faults.load import carry_load, is_flat
 SECONDS = 60.0 if os.environ.get("CI") and TIER != QUICK else 20.0 * SCALE
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled
 @pytest.mark.req("NEW-061", "ONT-200", "ONT-172")
 def test_under_steady_load_nothing_is_lost_or_done_twice_and_memory_stays_as_it_is(

@@ -32,6 +32,7 @@ from tests.faults.workers import HANDLERS
 LEASE = {"event_claim_lease_ms": 400, "event_backoff_base_ms": 5}
 
 
+@pytest.mark.thorough
 @pytest.mark.req("ONT-166", "ONT-172")
 def test_a_slow_batch_keeps_its_leases_with_one_process_and_with_two(tmp_path):
     """100 events of 0.12 s, all claimed at once under a lease of 1 s: its full size."""
@@ -163,6 +164,7 @@ def test_a_worker_that_slept_through_its_lease_writes_nothing_after_another_has_
     assert_all_done_once(path)
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled
 @pytest.mark.req("ONT-172", "ONT-200", "ONT-139")
 def test_workers_put_to_sleep_at_random_moments_for_longer_than_their_leases(path, tmp_path):

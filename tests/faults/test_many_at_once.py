@@ -28,6 +28,7 @@ from tests.faults.children import (
 PROCESSES = 8
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled
 @pytest.mark.req("NEW-061", "ONT-172", "ONT-200")
 def test_eight_processes_write_and_claim_on_one_file(path, tmp_path):

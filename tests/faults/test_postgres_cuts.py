@@ -52,6 +52,7 @@ def play(
     return scenario, problems_at_the_end(f"{server.uri}?schema={schema}", **promised)
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled
 @pytest.mark.req("ONT-200", "NEW-060")
 @pytest.mark.parametrize("half", [False, True], ids=["whole", "half"])

@@ -46,6 +46,7 @@ def either(primary: Postgres, standby: Postgres, schema: str) -> str:
     return f"postgresql://postgres@{hosts}/postgres?{options}"
 
 
+@pytest.mark.thorough
 def test_a_crew_goes_on_with_the_standby_when_the_primary_dies(
     pair: tuple[Postgres, Postgres], tmp_path: Path
 ) -> None:
@@ -65,6 +66,7 @@ def test_a_crew_goes_on_with_the_standby_when_the_primary_dies(
     assert_nothing_lost_or_doubled(there, tmp_path, trouble, 1, crashed=True, began=began)
 
 
+@pytest.mark.thorough
 def test_who_was_refused_by_a_standby_writes_as_soon_as_it_is_promoted(
     pair: tuple[Postgres, Postgres],
 ) -> None:
@@ -93,6 +95,7 @@ def test_who_was_refused_by_a_standby_writes_as_soon_as_it_is_promoted(
     assert handled == ["before", "after"]
 
 
+@pytest.mark.thorough
 def test_a_run_that_finds_itself_on_a_standby_goes_on_when_that_is_promoted(
     pair: tuple[Postgres, Postgres], caplog: pytest.LogCaptureFixture
 ) -> None:

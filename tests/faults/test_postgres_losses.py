@@ -47,6 +47,7 @@ def uri(server: Postgres) -> str:
     return place
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled
 @pytest.mark.req("ONT-200", "NEW-060", "ONT-170", "ONT-172")
 def test_workers_killed_at_random_moments(uri: str, tmp_path: Path) -> None:
@@ -76,6 +77,7 @@ def test_workers_killed_at_random_moments(uri: str, tmp_path: Path) -> None:
     assert crashes > 0  # or no kill hit a handler, and nothing was shown
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled
 def test_connections_ended_at_random_moments(uri: str, server: Postgres, tmp_path: Path) -> None:
     """100 of them; those of the listeners, too. 1,000 with ONTOLOGIA_TEST_SAMPLES=10."""
@@ -94,6 +96,7 @@ def test_connections_ended_at_random_moments(uri: str, server: Postgres, tmp_pat
     assert_nothing_lost_or_doubled(uri, tmp_path, "pg_terminate_backend", ended, began=began)
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled
 @pytest.mark.parametrize("how", ["halt", "kill"], ids=["restarted", "killed"])
 def test_a_server_that_goes_away_and_comes_back(

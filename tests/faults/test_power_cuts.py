@@ -46,6 +46,7 @@ def drain(path, handlers=HANDLERS) -> None:
     assert ask(path, UNFINISHED) == [(0,)]
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled
 @pytest.mark.req("NEW-032", "NEW-060", "ONT-200")
 @pytest.mark.parametrize("backlog", [0, 300], ids=["while they come", "in the middle of a drain"])

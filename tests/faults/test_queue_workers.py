@@ -99,6 +99,7 @@ def noted(path):
     return [tuple(map(int, line.split())) for line in lines]
 
 
+@pytest.mark.thorough
 @pytest.mark.req("EDE-050", "EDE-062")
 def test_what_a_killed_worker_had_is_anothers_after_the_lease(path, tmp_path):
     fill(path, 1)
@@ -114,6 +115,7 @@ def test_what_a_killed_worker_had_is_anothers_after_the_lease(path, tmp_path):
     assert_sound(path)
 
 
+@pytest.mark.thorough
 @pytest.mark.req("EDE-058")
 def test_an_event_that_kills_its_worker_buries_itself_and_nobody_else(path, tmp_path):
     fill(path, 9)
@@ -157,6 +159,7 @@ def test_a_worker_that_gets_a_signal_finishes_its_event_and_hands_back_the_rest(
     assert_sound(path)
 
 
+@pytest.mark.thorough
 @pytest.mark.req("EDE-045", "EDE-050")
 def test_two_processes_never_hold_the_same_event(path, tmp_path):
     count = 400

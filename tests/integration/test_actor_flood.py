@@ -60,6 +60,7 @@ def _waiting(loop):
     return sum(metrics["lanes"].values()) + sum(metrics["mailboxes"].values())
 
 
+@pytest.mark.thorough
 @pytest.mark.req("CQR-076", "CQR-014", "CQR-015")
 def test_requests_that_time_out_at_a_stuck_actor_do_not_pile_up_in_its_mailbox(path):
     async def main():
@@ -202,6 +203,7 @@ async def _settled(measured):
     return last
 
 
+@pytest.mark.thorough
 @pytest.mark.req("CQR-076")
 def test_no_more_is_read_from_stdin_than_actors_get_done():
     lines = [line(data={"held": True}), *(line(data={"n": n}) for n in range(MANY))]

@@ -110,6 +110,7 @@ asyncio.run(ActorLoop([echoing()[1]], adapters=[StdioAdapter(line_limit=300_000)
 STDIO = [sys.executable, "-c", PROGRAM]
 
 
+@pytest.mark.thorough
 def test_a_program_that_is_started_by_another_speaks_through_stdin_and_stdout():
     lines = [line(data={"n": n}) for n in range(3_000)] + [b"nonsense\n", b"x" * 300_001 + b"\n"]
 

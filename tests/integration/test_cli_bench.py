@@ -56,6 +56,7 @@ def measured(found):
     return {(each["scenario"], each["contender"]) for each in found if each.get("median", 0) > 0}
 
 
+@pytest.mark.thorough
 @pytest.mark.req("ONT-207")
 def test_every_scenario_with_events_is_measured_beside_the_bare_loop():
     found = records(*EVENTS, "--contenders", "ontologia,bare", "--rounds", "1")

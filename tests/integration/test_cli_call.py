@@ -82,6 +82,7 @@ def keeper(key, shift="night"):
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.req("CQR-073")
 def test_a_store_is_served_and_called(store, folder):
     with served(folder, store, "--models", "gates") as server:
@@ -109,6 +110,7 @@ def test_a_store_is_served_and_called(store, folder):
     assert not (folder / "run" / "o.sock").exists()
 
 
+@pytest.mark.thorough
 def test_the_exit_code_says_whether_all_went_well(tmp_path):
     uri = f"sqlite:///{tmp_path / 'a.db'}"
     Session(uri).close()
@@ -135,6 +137,7 @@ def test_the_exit_code_says_whether_all_went_well(tmp_path):
     assert (both.returncode, kinds) == (1, ["error", "reply"])
 
 
+@pytest.mark.thorough
 def test_a_line_that_is_answered_against_expectation_moves_no_other_answer(tmp_path):
     uri = f"sqlite:///{tmp_path / 'a.db'}"
     Session(uri).close()
@@ -157,6 +160,7 @@ def test_nobody_listens(folder):
     assert "ontologia serve --socket run/o.sock" in done.stderr
 
 
+@pytest.mark.thorough
 def test_http_and_the_socket_are_served_together(store, folder):
     with served(folder, store, "gates", "--port", "0") as server:
         server.hear("serving the store at run/o.sock")
@@ -194,6 +198,7 @@ def test_there_must_be_something_to_serve(store, folder):
     assert "give a MODULE, or --socket PATH" in " ".join(done.stderr.split())
 
 
+@pytest.mark.thorough
 def test_a_socket_needs_no_packages_of_http(store, folder):
     (folder / "starlette.py").write_text("raise ImportError('not here')")
 
@@ -205,6 +210,7 @@ def test_a_socket_needs_no_packages_of_http(store, folder):
     assert (done.returncode, code) == (0, 0)
 
 
+@pytest.mark.thorough
 @pytest.mark.req("CQR-061")
 def test_a_durable_timer_survives_the_death_of_its_process(store, folder):
     """What it sends is a command of the store's own: an event that says it was carried out."""
@@ -245,6 +251,7 @@ def test_a_durable_timer_survives_the_death_of_its_process(store, folder):
 # -- the examples ---------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node here")
 def test_a_program_in_another_language_uses_the_store(store, folder):
     (folder / "test.mjs").write_text(
@@ -287,6 +294,7 @@ def run(*command, cwd):
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.req("CQR-092")
 def test_the_example_of_a_capability_remembers(tmp_path):
     process = subprocess.Popen(
@@ -343,6 +351,7 @@ number = 5
 """
 
 
+@pytest.mark.thorough
 def test_capabilities_of_a_program_are_served_beside_those_of_the_store(store, folder):
     (folder / "locks.py").write_text(CAPABILITIES)
     own = ["--capabilities", "locks:lock", "--capabilities", "locks:apart"]
@@ -447,6 +456,7 @@ def over_tcp(folder, place, token):
     )
 
 
+@pytest.mark.thorough
 def test_a_program_that_listens_on_tcp_is_called_with_its_token(folder):
     (folder / "locks.py").write_text(CAPABILITIES)
     (folder / "over_tcp.py").write_text(OVER_TCP)

@@ -24,6 +24,7 @@ def run(tmp_path, monkeypatch):
     return lambda *arguments: runner.invoke(app, ["demo", "--fast", *arguments])
 
 
+@pytest.mark.thorough
 def test_the_story_happens_as_it_is_told(run):
     done = run("--path", "shop.db")
 
@@ -50,6 +51,7 @@ def test_the_story_happens_as_it_is_told(run):
         assert session._store.events._database.all("SELECT COUNT(*) FROM schedule_fires") == [(1,)]
 
 
+@pytest.mark.thorough
 def test_what_to_try_next_names_what_is_there(run):
     done = run("--json")
 
@@ -64,6 +66,7 @@ def test_what_to_try_next_names_what_is_there(run):
     assert any(f"trace {told['root_event']} " in each for each in told["next"])
 
 
+@pytest.mark.thorough
 def test_the_commands_it_names_work_as_they_are_printed(run, tmp_path, monkeypatch):
     """All but the worker, which would not end. The program is not in the path of the shell."""
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
@@ -79,6 +82,7 @@ def test_the_commands_it_names_work_as_they_are_printed(run, tmp_path, monkeypat
         assert done.stdout.strip()
 
 
+@pytest.mark.thorough
 def test_the_program_in_the_path_is_named_by_its_name(run, tmp_path, monkeypatch):
     (tmp_path / "ontologia").touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -88,6 +92,7 @@ def test_the_program_in_the_path_is_named_by_its_name(run, tmp_path, monkeypatch
     assert all(command.startswith("ontologia ") for command in told["next"])
 
 
+@pytest.mark.thorough
 def test_the_shop_is_a_module_that_a_worker_can_run(run, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     told = json.loads(run("--json").stdout)
@@ -112,6 +117,7 @@ def test_the_shop_is_a_module_that_a_worker_can_run(run, tmp_path, monkeypatch):
     assert worker.returncode == 0
 
 
+@pytest.mark.thorough
 def test_a_file_that_is_there_is_not_overwritten(run):
     run("--path", "shop.db")
     before = Path("shop.db").read_bytes()
@@ -124,6 +130,7 @@ def test_a_file_that_is_there_is_not_overwritten(run):
     assert Path("shop.db").read_bytes() == before
 
 
+@pytest.mark.thorough
 def test_force_replaces_an_earlier_demo(run):
     first = json.loads(run("--json").stdout)
 
@@ -158,6 +165,7 @@ def test_the_demo_is_for_a_file_of_its_own(run, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.thorough
 def test_a_terminal_sees_it_live_and_in_colour(tmp_path):
     with Terminal("demo", cwd=tmp_path) as terminal:
         code = terminal.end()

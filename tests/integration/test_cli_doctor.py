@@ -485,6 +485,7 @@ def test_a_store_that_is_not_there_is_not_made(run, tmp_path):
     assert not (tmp_path / "none.db").exists()
 
 
+@pytest.mark.thorough
 def test_a_real_process_says_it_with_its_exit_code(store, sql):
     command = [*ONTOLOGIA, "doctor", "--datastore-uri", store]
     sound = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -457,6 +457,7 @@ def test_commands_that_read_change_nothing(run, uri, event_store, clock, ask_sto
     assert contents(ask_store, uri) == before
 
 
+@pytest.mark.thorough
 @pytest.mark.req("ONT-199")
 def test_real_processes_read_beside_a_session_that_writes(uri, event_store):
     post(event_store, 1, 2)

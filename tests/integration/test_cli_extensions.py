@@ -192,6 +192,7 @@ def test_events_are_handled_and_what_is_typed_is_answered_until_a_signal(store, 
     assert "Traceback" not in "".join(host.lines) + rest
 
 
+@pytest.mark.thorough
 def test_a_host_whose_input_has_ended_goes_on(store, folder):
     extension(folder, "alerts", NOTIFIES)
 
@@ -249,6 +250,7 @@ def test_a_folder_of_which_nothing_can_run_is_an_error_and_events_wait(store, fo
         assert [e["status"] for e in session.event_store.list_events("default")] == ["pending"]
 
 
+@pytest.mark.thorough
 def test_a_watched_extension_is_reloaded_when_its_code_changes(store, folder):
     extension(folder, "echo", ECHOES, main="1 / 0")
 
@@ -267,6 +269,7 @@ def test_a_watched_extension_is_reloaded_when_its_code_changes(store, folder):
     assert (code, rest.splitlines()[-1]) == (0, "stopped: 1 extension")
 
 
+@pytest.mark.thorough
 def test_every_bus_is_given_all_events_under_its_own_name(store, folder):
     extension(folder, "alerts", NOTIFIES)
 
@@ -420,6 +423,7 @@ LEFT = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("body", LEFT.values(), ids=LEFT.keys())
 def test_what_an_extension_leaves_behind_keeps_no_host_from_ending(store, folder, body):
     extension(
@@ -456,6 +460,7 @@ class Extension:
     assert "stopped: 1 extension" in rest
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("body", LEFT.values(), ids=LEFT.keys())
 def test_what_is_left_behind_keeps_no_error_from_being_told(body):
     source = f"""
@@ -508,6 +513,7 @@ def test_a_terminal_is_not_moved_by_what_is_sent(store, folder):
 # -- new -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_a_new_extension_has_a_test_that_passes_and_runs(tmp_path, store, monkeypatch):
     monkeypatch.chdir(tmp_path)
 

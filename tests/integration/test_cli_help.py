@@ -37,6 +37,7 @@ def test_help_is_plain_text_that_fits_a_terminal(path, monkeypatch):
         assert COMMANDS[path] in " ".join(done.stdout.split())
 
 
+@pytest.mark.thorough
 def test_the_list_of_commands_has_a_whole_sentence_for_each():
     for path in COMMANDS:
         below = {each[-1] for each in COMMANDS if each[:-1] == path and each}
@@ -46,6 +47,7 @@ def test_the_list_of_commands_has_a_whole_sentence_for_each():
         assert [name for name in below if f" {name} " not in shown] == []
 
 
+@pytest.mark.thorough
 def test_lines_of_the_source_are_not_lines_of_the_help(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     filled = 0

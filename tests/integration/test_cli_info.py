@@ -47,6 +47,7 @@ def test_a_store_that_is_there_stays_as_it_is(place, kind):
         assert session.query().entities(Customer).count() == 1
 
 
+@pytest.mark.thorough
 def test_without_a_uri_it_is_app_db_here(tmp_path):
     done = process("init", cwd=tmp_path)
     seen = process("info", "--json", cwd=tmp_path)
@@ -159,6 +160,7 @@ def test_the_types_are_shown_with_their_fields(full):
     assert lines["Visit"][3] == "Thing → Place, fare: Decimal | null, slot: str (key)"
 
 
+@pytest.mark.thorough
 def test_a_terminal_gets_a_table_and_a_pipe_gets_tabs(full):
     code, shown = at_a_terminal("info", "--datastore-uri", full, "--stats", "--schema")
     piped = process("info", "--datastore-uri", full, "--stats")

@@ -272,6 +272,7 @@ def test_no_token_is_offered_while_an_upgrader_is_missing(shop, module):
     assert "Write what is missing first" in done.stdout
 
 
+@pytest.mark.thorough
 def test_the_past_of_a_migrated_type_can_be_asked_for_with_its_upgraders(
     shop,
     module,

@@ -808,6 +808,7 @@ def test_a_reason_that_cannot_be_kept_is_refused_before_anything_is_done(run, ev
     assert event_store.list_consumers(POST)[0]["paused_at"] is None
 
 
+@pytest.mark.thorough
 def test_real_processes_operate_a_store(uri, event_store, clock):
     first, second, _ = post(event_store, 1, 2, 3)
     bury(event_store, first, clock)

@@ -98,6 +98,7 @@ def place_of(uri):
     return uri if uri.startswith("sqlite") else "postgresql://…"
 
 
+@pytest.mark.thorough
 def test_run_claims_nothing_until_the_store_was_migrated(store, folder):
     (folder / "wicks.py").write_text(AFTER)
 
@@ -121,6 +122,7 @@ def test_run_claims_nothing_until_the_store_was_migrated(store, folder):
     assert b"trim done at attempt 1" in after.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "arguments", [("worker", "wicks"), ("serve", "wicks", "--port", "0", "--with-worker")]
 )
@@ -136,6 +138,7 @@ def test_a_worker_of_commands_is_refused_as_well(store, folder, arguments):
     assert f"{HINT} --datastore-uri {place_of(store)}\n" in said
 
 
+@pytest.mark.thorough
 def test_what_serves_without_a_worker_only_warns(store, folder):
     """Whoever asks it for something is told."""
     (folder / "wicks.py").write_text(AFTER)
@@ -158,6 +161,7 @@ def test_what_serves_without_a_worker_only_warns(store, folder):
     assert any("until they are migrated: ontologia migrate --models wicks" in e for e in lines)
 
 
+@pytest.mark.thorough
 def test_a_worker_under_which_somebody_migrates_ends_with_the_same_code(store, folder):
     slow = BEFORE.replace("    ctx.ensure", "    input()\n    ctx.ensure")
     (folder / "wicks.py").write_text(slow)
@@ -185,6 +189,7 @@ def test_a_worker_under_which_somebody_migrates_ends_with_the_same_code(store, f
     assert b"TRIMMED b" in after.stdout
 
 
+@pytest.mark.thorough
 def test_a_worker_that_is_reloaded_starts_when_the_store_was_migrated(store, folder):
     (folder / "wicks.py").write_text(AFTER)
 

@@ -143,6 +143,7 @@ def emit(uri, *lamps, namespace=None):
     return ids
 
 
+@pytest.mark.thorough
 def test_a_worker_runs_what_a_module_has_and_logs_ids(store, folder):
     [first, second] = emit(store, "a", "broken")
 
@@ -207,6 +208,7 @@ def test_schedules_of_the_module_run(store, folder):
         assert worker.stop()[0] == 0
 
 
+@pytest.mark.thorough
 def test_a_changed_file_starts_the_worker_again(store, folder):
     with Worker(folder, store, "lamps", "--reload") as worker:
         worker.hear("runs 2 handlers")
@@ -227,6 +229,7 @@ def test_a_changed_file_starts_the_worker_again(store, folder):
     assert "stopped:" in rest
 
 
+@pytest.mark.thorough
 def test_a_reloaded_worker_is_told_everything(store, folder):
     emit(store, "elsewhere")
     first, second = emit(store, "a", "b", namespace="north")
@@ -273,6 +276,7 @@ def sessions(session):
     return session.event_store.list_sessions(session.namespace)
 
 
+@pytest.mark.thorough
 def test_a_terminal_has_a_status_line(store, folder):
     emit(store, "a")
 
@@ -285,6 +289,7 @@ def test_a_terminal_has_a_status_line(store, folder):
     assert "lamps:light done at attempt 1" in terminal.shown
 
 
+@pytest.mark.thorough
 def test_the_status_line_says_that_handlers_are_waited_for(store, folder):
     emit(store, "slow")
 

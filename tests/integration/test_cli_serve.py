@@ -140,6 +140,7 @@ def boats(uri, folder):
         sys.modules.pop("pier")
 
 
+@pytest.mark.thorough
 @pytest.mark.req("EDE-062")
 def test_a_server_carries_out_commands_and_a_worker_beside_handles_their_events(store, folder):
     with served(folder, store, "--with-worker") as server:
@@ -157,6 +158,7 @@ def test_a_server_carries_out_commands_and_a_worker_beside_handles_their_events(
     assert boats(store, folder) == ["Ada"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_a_running_request_come_to_its_end(store, folder, number):
     with served(folder, store) as server, ThreadPoolExecutor(1) as pool:
@@ -200,6 +202,7 @@ def test_a_second_signal_does_not_wait_and_leaves_nothing(store, folder, number)
     assert boats(store, folder) == []
 
 
+@pytest.mark.thorough
 def test_a_handler_beside_the_server_comes_to_its_end(store, folder):
     with served(folder, store, "--with-worker", "--json") as server:
         url = server.url()
@@ -218,6 +221,7 @@ def test_a_handler_beside_the_server_comes_to_its_end(store, folder):
     assert told["worker"]["succeeded"] == 1
 
 
+@pytest.mark.thorough
 def test_a_server_ends_with_its_worker(store, folder):
     """Who asked for both is told, and does not find out when events have waited for days."""
     with served(folder, store, "--with-worker") as server:
@@ -227,6 +231,7 @@ def test_a_server_ends_with_its_worker(store, folder):
     assert code == 3
 
 
+@pytest.mark.thorough
 def test_without_a_token_one_is_made_and_shown_once(store, folder):
     with served(folder, store, bearer=None) as server:
         token = server.hear("token for this run: ").split()[-1]
@@ -242,6 +247,7 @@ def test_without_a_token_one_is_made_and_shown_once(store, folder):
     assert code == 0
 
 
+@pytest.mark.thorough
 def test_a_token_is_an_option_too_and_is_not_shown(store, folder):
     with served(folder, store, "--token", "secret", bearer=None) as server:
         answer = launch(server.url(), "Ada", bearer="secret")
@@ -251,6 +257,7 @@ def test_a_token_is_an_option_too_and_is_not_shown(store, folder):
     assert "secret" not in "".join(server.lines)
 
 
+@pytest.mark.thorough
 def test_no_auth_is_open(store, folder):
     with served(folder, store, "--no-auth", bearer=None) as server:
         answer = launch(server.url(), "Ada", bearer=None)
@@ -288,6 +295,7 @@ def test_what_cannot_be_served_is_said(store, folder, monkeypatch, arguments, co
     assert said in " ".join(done.stderr.split())
 
 
+@pytest.mark.thorough
 def test_a_port_that_is_taken_is_said(store, folder):
     with served(folder, store) as server:
         port = server.url().rpartition(":")[2]
@@ -322,6 +330,7 @@ def launched(uri, folder, *names):
         assert server.stop()[0] == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.req("EDE-062")
 def test_a_worker_handles_what_a_server_announced(store, folder):
     launched(store, folder, "Ada", "leaky")
@@ -338,6 +347,7 @@ def test_a_worker_handles_what_a_server_announced(store, folder):
     assert "stopped: 2 done, 1 failed attempts" in rest
 
 
+@pytest.mark.thorough
 def test_every_group_has_every_event(store, folder):
     launched(store, folder, "Ada")
 
@@ -351,6 +361,7 @@ def test_every_group_has_every_event(store, folder):
         assert json.loads(rest.splitlines()[-1]) == {"done": 1, "failed": 0}
 
 
+@pytest.mark.thorough
 def test_a_running_handler_comes_to_its_end_unless_it_is_interrupted(store, folder):
     launched(store, folder, "stuck")
 
@@ -370,6 +381,7 @@ def test_a_running_handler_comes_to_its_end_unless_it_is_interrupted(store, fold
     assert "done at attempt 1" in rest, "an interrupt counts as no attempt"
 
 
+@pytest.mark.thorough
 def test_a_terminal_has_a_status_line_of_the_worker(store, folder):
     launched(store, folder, "stuck")
 

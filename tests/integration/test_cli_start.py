@@ -176,6 +176,7 @@ def test_an_interrupt_after_the_end_changes_nothing(shop, module, type_name, cod
 # -- errors -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_debug_shows_where_an_error_comes_from_and_the_exit_code_stays(shop):
     plain = process("info", "--datastore-uri", "none.db")
     before = process("--debug", "info", "--datastore-uri", "none.db")
@@ -188,6 +189,7 @@ def test_debug_shows_where_an_error_comes_from_and_the_exit_code_stays(shop):
     assert after.stderr == before.stderr
 
 
+@pytest.mark.thorough
 def test_an_error_that_nobody_expected_has_no_traceback_either(shop):
     program = (
         "import ontologia.cli.info as info, sys\n"

@@ -159,6 +159,7 @@ def test_the_past_before_a_migration_is_exported_in_the_schema_of_that_time(uri,
     assert objects(target)[0]["fields"] == {"id": "b1", "title": "Ways"}
 
 
+@pytest.mark.thorough
 def test_more_than_a_page_of_objects_is_exported_once_each_and_in_order(uri):
     with Session(uri) as session:
         session.ensure([Customer(id=f"c{n:05}", name="x") for n in range(2_345)])
@@ -259,6 +260,7 @@ def test_what_is_exported_and_imported_elsewhere_is_the_same_state(uri, clock, e
             assert found == here.query().relations(cls).collect() != []
 
 
+@pytest.mark.thorough
 def test_a_real_process_passes_state_from_one_to_the_other(shop, empty):
     target = empty()
 
@@ -275,6 +277,7 @@ def test_a_real_process_passes_state_from_one_to_the_other(shop, empty):
     assert objects(target) == objects(shop)
 
 
+@pytest.mark.thorough
 def test_a_terminal_gets_a_bar(shop, tmp_path, empty):
     file = tmp_path / "state.jsonl"
 
@@ -580,6 +583,7 @@ def test_classes_that_are_not_the_stores_are_refused(shop, models):
 # -- interruptions ------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_ctrl_c_leaves_nothing_half_done(shop, empty, ask_store):
     target = empty()
     program = subprocess.Popen(

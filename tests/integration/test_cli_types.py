@@ -116,6 +116,7 @@ def test_a_name_that_an_entity_and_a_relation_have_needs_its_kind(shop, schema):
     assert "+ (left): Customer" in done.stdout
 
 
+@pytest.mark.thorough
 def test_a_real_process_lists_them_and_a_terminal_gets_a_table(migrated):
     done = process("schema", "history", "Product", "--datastore-uri", migrated)
     code, shown = at_a_terminal("schema", "history", "Product", "--datastore-uri", migrated)
@@ -260,6 +261,7 @@ def test_the_past_of_a_dropped_type_stays_readable_when_it_is_there_again(shop, 
         assert len(query.with_history().collect()) == 3
 
 
+@pytest.mark.thorough
 def test_the_past_of_a_dropped_type_can_be_asked_for_by_its_name(shop, schema):
     where = ("--datastore-uri", shop)
     schema("drop", "Subscription", "--apply", "--token", token(schema("drop", "Subscription")))

@@ -61,6 +61,7 @@ print(conflicts, flush=True)
 """
 
 
+@pytest.mark.thorough
 def test_processes_on_one_record_lose_no_update_that_was_acknowledged(uri: str) -> None:
     with Env(uri, modules=[application()]) as env:
         record = env.models[KEY].create({"reference": "S"})

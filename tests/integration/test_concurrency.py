@@ -132,6 +132,7 @@ def test_eight_threads_with_a_session_each_all_get_a_commit_of_their_own(
     assert_sound()
 
 
+@pytest.mark.thorough
 @pytest.mark.req("SQL-005", "SQL-074", "SQL-101", "SQL-102", "SQL-103")
 def test_four_processes_make_a_new_store_and_commit_to_it_at_once(uri, open_session, assert_sound):
     program = f"""
@@ -393,6 +394,7 @@ def test_a_migration_waits_ten_seconds_for_a_long_write_of_somebody_else(open_se
     assert 10_000 <= error.value.waited_ms <= 10_010
 
 
+@pytest.mark.thorough
 @pytest.mark.req("SQL-061")
 @SQLITE
 def test_a_wait_for_the_lock_can_be_interrupted(uri):
@@ -458,6 +460,7 @@ def test_after_a_kill_inside_a_commit_the_next_writer_goes_on_at_once(
     assert_sound()
 
 
+@pytest.mark.thorough
 @pytest.mark.req("SQL-002", "SQL-058", "SQL-101", "SQL-102", "SQL-103")
 def test_a_kill_at_any_moment_leaves_all_of_a_commit_or_nothing(
     uri, patience, assert_sound, direct
@@ -485,6 +488,7 @@ def test_a_kill_at_any_moment_leaves_all_of_a_commit_or_nothing(
     assert_whole(direct, size)
 
 
+@pytest.mark.thorough
 @pytest.mark.req("SQL-002", "SQL-058", "SQL-103", "NEW-029")
 def test_interrupts_leave_all_of_a_commit_or_nothing_and_the_session_usable(
     uri, patience, assert_sound, direct

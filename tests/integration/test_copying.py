@@ -118,6 +118,7 @@ def test_what_is_searched_is_made_anew(copied, clock):
                         ), (field, value)
 
 
+@pytest.mark.thorough
 @hypothesis_settings(
     max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -219,6 +220,7 @@ def test_deferred_events_come_at_their_time_and_cancelled_ones_do_not(copied, cl
         assert 60 not in found
 
 
+@pytest.mark.thorough
 @every_route
 def test_numbers_go_on_after_the_greatest_that_was_ever_given(copied, clock, ask_store):
     source, target, _ = copied
@@ -283,6 +285,7 @@ def test_a_source_that_nobody_wrote_to_has_not_moved_on(route, place, clock):
     assert copy_store(source, target).moved_on == ()
 
 
+@pytest.mark.thorough
 @both_ways
 def test_many_large_payloads_are_not_in_memory_at_once(route, place, clock):
     source, target = place(route[0]), place(route[1])

@@ -84,6 +84,7 @@ def _noting(portions, written):
     return noted
 
 
+@pytest.mark.thorough
 @both_ways
 def test_a_copy_that_was_killed_while_comparing_is_compared_again(source, target, ask_store):
     with Process(COPY, source, target) as copying:
@@ -97,6 +98,7 @@ def test_a_copy_that_was_killed_while_comparing_is_compared_again(source, target
     assert contents(ask_store, target) == contents(ask_store, source)
 
 
+@pytest.mark.thorough
 @both_ways
 def test_a_copy_goes_on_after_the_server_has_crashed(route, place, clock, monkeypatch):
 
@@ -124,6 +126,7 @@ def test_a_copy_goes_on_after_the_server_has_crashed(route, place, clock, monkey
 # -- unfinished -----------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @both_ways
 def test_an_unfinished_copy_cannot_be_opened(source, target, ask_store):
     with pytest.raises(Stop):
@@ -192,6 +195,7 @@ def test_a_source_that_changed_is_copied_anew_when_told_to(source, target, clock
     assert contents(ask_store, target) == contents(ask_store, source)
 
 
+@pytest.mark.thorough
 @both_ways
 def test_beginning_anew_where_nothing_is_unfinished_empties_nothing(source, target, ask_store):
     copy_store(source, target)

@@ -193,6 +193,7 @@ def test_a_kill_around_the_promotion_neither_loses_nor_doubles_the_event(uri, sq
     assert sql("SELECT topic, status FROM event_journal") == [["tea.ready", "done"]]
 
 
+@pytest.mark.thorough
 def test_an_event_that_kills_its_process_each_time_fails_in_the_end_and_takes_no_other_along(
     uri, sql, tmp_path
 ):
@@ -227,6 +228,7 @@ async def take_over_poison(session):
     assert ear.heard() == [2]
 
 
+@pytest.mark.thorough
 @pytest.mark.req("BUS-071")
 def test_two_processes_on_one_store_handle_each_event_once(uri, tmp_path):
     notes = [tmp_path / "one", tmp_path / "other"]

@@ -194,6 +194,7 @@ def events_alive():
     return sum(isinstance(each, Event) for each in gc.get_objects())
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled
 @pytest.mark.req("BUS-013", "BUS-047")
 def test_ten_thousand_that_are_due_at_once_come_in_order_and_few_at_a_time(uri):

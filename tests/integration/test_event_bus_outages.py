@@ -26,6 +26,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Postgres]:
         yield server
 
 
+@pytest.mark.thorough
 def test_a_bus_goes_on_when_its_server_is_back_and_nothing_has_failed(server, caplog):
     async def story(session):
         bus, inside, away = EventBus(session), asyncio.Event(), asyncio.Event()

@@ -165,6 +165,7 @@ def test_closing_the_session_ends_the_bus_and_leaves_its_events(uri, sql):
     assert sql("SELECT status FROM event_journal") == [["pending"]]
 
 
+@pytest.mark.thorough
 def test_an_event_loop_that_ends_without_a_stop_leaves_its_events_to_the_next(uri):
     session = Session(uri)
     bus = EventBus(session)

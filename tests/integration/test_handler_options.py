@@ -252,6 +252,7 @@ def test_renewing_does_not_shorten_what_the_handler_asked_for(session, clock):
     assert left == [570]
 
 
+@pytest.mark.thorough
 def test_a_run_that_stops_gives_the_event_of_a_renewing_handler_back(open_session):
     session = open_session(settings={"shutdown_grace_ms": 50})
     [event_id] = upload(session, 1)

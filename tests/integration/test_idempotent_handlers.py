@@ -336,6 +336,7 @@ def test_nothing_is_left_behind_neither_files_nor_lines_in_a_log(tmp_path, monke
     assert SOLD.id is None
 
 
+@pytest.mark.thorough
 def test_it_runs_on_any_store(place):
     kinds = ["sqlite", "postgres"]
     for kind in kinds:

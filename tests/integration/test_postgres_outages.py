@@ -41,6 +41,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch, server: Postgres) -> Iterator[Non
     server.start()
 
 
+@pytest.mark.thorough
 def test_a_commit_beside_a_server_that_is_away_says_why_and_can_be_made_when_it_is_back(
     server: Postgres,
 ) -> None:
@@ -59,6 +60,7 @@ def test_a_commit_beside_a_server_that_is_away_says_why_and_can_be_made_when_it_
         assert session.event_store.check() == []
 
 
+@pytest.mark.thorough
 def test_a_run_waits_says_so_once_and_goes_on(
     server: Postgres, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -100,6 +102,7 @@ def test_a_run_waits_says_so_once_and_goes_on(
     ] == []
 
 
+@pytest.mark.thorough
 def test_a_run_can_be_stopped_while_the_server_is_away(
     server: Postgres, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -118,6 +121,7 @@ def test_a_run_can_be_stopped_while_the_server_is_away(
         assert session.event_store.check() == []
 
 
+@pytest.mark.thorough
 def test_a_run_can_begin_while_the_server_is_away(
     server: Postgres, caplog: pytest.LogCaptureFixture
 ) -> None:

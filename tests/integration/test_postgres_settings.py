@@ -102,6 +102,7 @@ def test_a_time_is_read_to_the_last_digit(uri: str) -> None:
         assert session._store.events.claims.peek([]).next_fire == at.timestamp()
 
 
+@pytest.mark.thorough
 def test_a_statement_alone_may_take_as_long_as_the_session_says(uri: str) -> None:
     with Session(uri, config=OntologiaConfig(statement_timeout_ms=0)) as session:
         database: Any = session._store._database  # type: ignore[attr-defined]
@@ -110,6 +111,7 @@ def test_a_statement_alone_may_take_as_long_as_the_session_says(uri: str) -> Non
         assert database.all("SHOW transaction_isolation") == [("read committed",)]
 
 
+@pytest.mark.thorough
 def test_a_copy_reads_a_large_table_for_as_long_as_it_takes(server: Postgres) -> None:
     uri = f"{server.uri}?schema=copied"
     Session(uri).close()
@@ -126,6 +128,7 @@ def test_a_copy_reads_a_large_table_for_as_long_as_it_takes(server: Postgres) ->
     target.close()
 
 
+@pytest.mark.thorough
 def test_a_standby_whose_default_it_does_not_know_can_be_read() -> None:
     with (
         own_server(settings=(_SERIALIZABLE,)) as primary,

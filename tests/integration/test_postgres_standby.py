@@ -36,6 +36,7 @@ def catch_up(primary: Postgres, standby: Postgres) -> None:
     until(lambda: ask(standby.uri, there, here) == [(True,)])
 
 
+@pytest.mark.thorough
 def test_a_standby_without_tables_says_where_to_make_them(standby: Postgres) -> None:
     with pytest.raises(StoreOpenError, match="schema none has no tables") as error:
         Session(f"{standby.uri}?schema=none")

@@ -74,6 +74,7 @@ def is_encrypted(session: Session) -> bool:
     return bool(encrypted)
 
 
+@pytest.mark.thorough
 def test_connections_are_encrypted_and_the_certificate_is_checked(server: Postgres) -> None:
     trusted = server.folder / "data" / "server.crt"
 

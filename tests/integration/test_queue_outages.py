@@ -26,6 +26,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Postgres]:
         yield server
 
 
+@pytest.mark.thorough
 def test_a_worker_waits_for_its_server_with_what_it_has_to_say(server, caplog):
     """The server goes while an event is handled; what became of the event is written afterwards."""
     inside, away = threading.Event(), threading.Event()

@@ -214,6 +214,7 @@ PACE = settings(
 )
 
 
+@pytest.mark.thorough
 @PACE
 @given(
     stored=stores(parcels(whole=True)),
@@ -235,6 +236,7 @@ def test_a_command_is_answered_about_its_own_writes_as_everybody_is_later(
     hold(env, "questions.parcel", stored, steps, asked)
 
 
+@pytest.mark.thorough
 @PACE
 @given(
     stored=stores(OPEN),

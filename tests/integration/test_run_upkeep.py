@@ -108,6 +108,7 @@ def test_after_a_week_of_silence_the_second_to_start_waits_for_the_third(
     assert seen == [1, 2]
 
 
+@pytest.mark.thorough
 @pytest.mark.req("ONT-150", "ONT-151")
 def test_who_is_not_seen_while_others_are_alive_is_gone_in_the_end(open_session, clock, caplog):
     settings = {"event_retention_ms": 120_000, "event_gc_interval_ms": 86_400_000}

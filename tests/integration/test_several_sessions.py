@@ -108,6 +108,7 @@ report(seen)
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.req("ONT-168", "ONT-169", "ONT-172")
 def test_two_processes_share_the_events_of_a_namespace(uri, open_session):
     session = open_session(settings={"clock": SYSTEM_CLOCK})

@@ -198,6 +198,7 @@ def test_a_coroutine_that_outlasts_the_grace_is_cancelled_and_its_event_handed_b
     assert session.event_store.check() == []
 
 
+@pytest.mark.thorough
 @pytest.mark.req("NEW-021", "NEW-026")
 def test_a_function_that_outlasts_the_grace_can_write_nothing_any_more(open_session):
     settings = {"shutdown_grace_ms": 50, "clock": SYSTEM_CLOCK}

@@ -211,6 +211,7 @@ def installed(pytester, monkeypatch):
 OTHERS = ("-p", "no:schemathesis", "-p", "no:xdist")  # which take their time
 
 
+@pytest.mark.thorough
 def test_the_plugin_is_found_by_its_name_and_can_be_left_out(installed, pytester):
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
     assert declared["pytest11"] == {"ontologia": PLUGIN}
@@ -219,6 +220,7 @@ def test_the_plugin_is_found_by_its_name_and_can_be_left_out(installed, pytester
     pytester.runpytest_subprocess(*OTHERS, "-p", "no:ontologia").assert_outcomes(errors=1)
 
 
+@pytest.mark.thorough
 def test_a_program_that_has_imported_the_package_can_start_pytest(installed, pytester):
     options = [*OTHERS, "-W", "error"]
     program = f"import ontologia, pytest; raise SystemExit(pytest.main({options}))"

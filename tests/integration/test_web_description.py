@@ -72,6 +72,7 @@ def test_every_kind_of_problem_of_a_command_is_described(description):
         assert kind.type in content["schema"]["allOf"][1]["properties"]["type"]["enum"]
 
 
+@pytest.mark.thorough
 def test_the_server_survives_whatever_its_description_allows(env):
     """About four hundred requests: with every member missing, of another type, or too long."""
     with served(env) as server:

@@ -6,6 +6,7 @@ import pytest
 from bench.http import put_under_load
 
 
+@pytest.mark.thorough
 @pytest.mark.req("EDE-062")
 def test_two_thousand_commands_from_32_connections_are_stored_and_handled_once(uri, tmp_path):
     load = put_under_load(uri, tmp_path, 2_000)

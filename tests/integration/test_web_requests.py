@@ -236,6 +236,7 @@ def test_a_head_has_an_end(server):
 # -- how slowly -------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_a_body_that_does_not_come_is_not_waited_for(impatient, env):
     with plain_socket(impatient) as connection_:
         connection_.sendall(HEAD + b"Content-Length: 100\r\n\r\n{")
@@ -244,6 +245,7 @@ def test_a_body_that_does_not_come_is_not_waited_for(impatient, env):
     assert crates(env) == []
 
 
+@pytest.mark.thorough
 def test_a_body_that_comes_in_drops_is_not_waited_for_either(impatient, env):
     with plain_socket(impatient) as connection_:
         connection_.sendall(HEAD + b"Content-Length: 1000\r\n\r\n")

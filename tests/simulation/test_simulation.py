@@ -28,7 +28,7 @@ from ontologia.testing.simulation.troubles import (
 )
 
 PORTION = 100
-PORTIONS = [*range(2), *(pytest.param(n, marks=pytest.mark.thorough) for n in range(2, 20))]
+PORTIONS = [0, *(pytest.param(n, marks=pytest.mark.thorough) for n in range(1, 20))]
 TROUBLES = {**AT_STATEMENTS, **AT_BEGIN, **AT_COMMIT, **IN_HANDLERS, **OF_PROCESSES}
 ACTS = {"retry", "replay", "cancel", "cancel_event", "cleanup", "pause", "collect", "forget"}
 

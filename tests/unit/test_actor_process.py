@@ -186,6 +186,7 @@ class Late(Actor):
         self.reply(message, {"pid": os.getpid()})
 
 
+@pytest.mark.thorough
 def test_messages_wait_while_the_process_cannot_be_started_again(tmp_path, monkeypatch):
     there = tmp_path / "there"
     there.touch()
@@ -263,6 +264,7 @@ def test_an_actor_of_the_script_itself_may_have_a_process(tmp_path, command):
     assert (ran.stdout, ran.stderr) == ("True ['x'] here\n", "")
 
 
+@pytest.mark.thorough
 def test_a_process_that_blocks_does_not_outlive_the_program(tmp_path):
     first = "import beside_it, signal, time"
     kills_it = "os.kill(os.getppid(), signal.SIGKILL)"

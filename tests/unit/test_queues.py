@@ -180,6 +180,7 @@ def test_a_setting_that_no_queue_has_is_refused():
 # -- in memory ------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.req("EDE-043")
 def test_ten_threads_on_the_queue_in_memory_lose_and_double_nothing():
     queue = InMemoryEventQueue()

@@ -63,6 +63,7 @@ def test_mypy_reports_exactly_the_marked_lines():
     assert _amiss(found) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.req("ONT-030", "ONT-204")
 def test_pyright_reports_exactly_the_marked_lines(tmp_path):
     settings = {
