@@ -563,6 +563,7 @@ INSERT INTO dead_letters VALUES
 INSERT INTO sessions VALUES
     ('s1', 'default', '2025-03-01T10:00:00', '2025-03-01T10:02:00Z', NULL);"""
 PRINTED = EVENTS + CLAIMS + DEAD_LETTERS + SESSIONS
+RETAINED = {"event_retention_ms": 10 * 365 * 24 * 3600 * 1000}  # they are from 2025
 
 
 class LetterFiled(Event):
@@ -586,7 +587,7 @@ def filing(name):
 )
 def test_a_file_with_the_event_tables_as_printed_works(write, open_session, tables):
     write(tables)
-    session = open_session()
+    session = open_session(settings=RETAINED)
     file, given = filing("post.file")
     session.commit(event=LetterFiled(number=1))
 
@@ -601,7 +602,7 @@ def test_a_file_with_the_event_tables_as_printed_works(write, open_session, tabl
 @pytest.mark.req("ONT-005")
 def test_events_that_were_in_it_are_delivered_to_a_new_consumer(write, open_session):
     write(EVENTS, FILED)
-    session = open_session()
+    session = open_session(settings=RETAINED)
     file, given = filing("post.file")
 
     session.run([file], max_iterations=3)
@@ -617,7 +618,7 @@ def test_claims_that_were_in_it_are_kept_and_what_was_unfinished_is_tried_again(
     write, open_session
 ):
     write(PRINTED, FILED, HANDLED)
-    session = open_session()
+    session = open_session(settings=RETAINED)
     known, given = filing("post.file")
     new, all_of_them = filing("post.copy")
 
@@ -641,7 +642,7 @@ def test_claims_that_were_in_it_are_kept_and_what_was_unfinished_is_tried_again(
 def test_sessions_that_were_in_it_are_listed(write, open_session):
     write(PRINTED, FILED, HANDLED)
 
-    listed = open_session().event_store.list_sessions("default")
+    listed = open_session(settings=RETAINED).event_store.list_sessions("default")
 
     assert [(s["session_id"], s["is_dead"]) for s in listed][1:] == [("s1", True)]
 
@@ -649,6 +650,6 @@ def test_sessions_that_were_in_it_are_listed(write, open_session):
 def test_a_view_over_the_events_still_works(write, open_session, sql):
     write(EVENTS, FILED, "CREATE VIEW urgent AS SELECT id FROM events WHERE priority > 100")
 
-    open_session()
+    open_session(settings=RETAINED)
 
     assert sql("SELECT id FROM urgent") == [["e3"]]

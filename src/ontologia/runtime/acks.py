@@ -6,8 +6,8 @@ import atexit
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, contextmanager
 
 from ontologia.delivery.retry import RetryPolicy
 from ontologia.errors import LockContentionError
@@ -201,6 +201,16 @@ def _known(asked: Callable[[], Settled]) -> Settled:
         return asked()
     except AnswerLost:
         return NOTHING
+
+
+@contextmanager
+def nothing_at_exit() -> Generator[None]:
+    """Within it processes die that are only simulated: what they have not written is lost."""
+    before = set(_unwritten)
+    try:
+        yield
+    finally:
+        _unwritten.intersection_update(before)
 
 
 def _flush_at_exit() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from ontologia.clock import from_text
 from ontologia.config import OntologiaConfig
 from ontologia.errors import EventLoopLimitError, SessionClosedError, StoreOpenError
-from ontologia.runtime.acks import Acks
+from ontologia.runtime.acks import Acks, nothing_at_exit
 from ontologia.runtime.coroutines import Coroutines
 from ontologia.runtime.dispatch import Dispatcher
 from ontologia.runtime.handlers import Handler, Options
@@ -55,8 +55,9 @@ class Trial:
             session.commit()
             session.event_store.enqueue(self._event, session.namespace)
             before = events_in(session)
-        while not self._live():
-            pass
+        with nothing_at_exit():
+            while not self._live():
+                pass
         left = deepcopy(effects())  # the next run may go on with the same object
         with closing(self._open()) as session:
             return ending_of(session, self._id, before, left)

@@ -15,7 +15,7 @@ import apsw
 
 from ontologia.clock import to_text
 from ontologia.delivery.schedule import Schedule
-from ontologia.runtime import acks
+from ontologia.runtime.acks import nothing_at_exit
 from ontologia.runtime.session import Session
 from ontologia.schema.entity import Entity
 from ontologia.schema.relation import Relation
@@ -100,8 +100,8 @@ class Simulation:
 
     def run(self) -> Report:
         """Run it; SimulationFailed if a promise was not kept."""
-        world, unwritten = self._world, set(acks._unwritten)
-        with folder_in_memory() as folder, quiet():
+        world = self._world
+        with folder_in_memory() as folder, quiet(), nothing_at_exit():
             self._path = os.path.join(folder, "simulated.db")
             Path(self._path).write_bytes(empty_store())
             try:
@@ -111,8 +111,6 @@ class Simulation:
                 self._verify()
             except Exception as error:
                 raise SimulationFailed(self.seed, error, world.trace(), self._again()) from error
-            finally:
-                acks._unwritten &= unwritten  # a simulated process that died writes nothing at exit
         counts = world.troubles.count
         counts["steps"] = world.turns.steps
         return Report(self.seed, world.trace(), counts)
