@@ -67,13 +67,14 @@ MUTATIONS: dict[str, list[Edit]] = {
     "a consumer is subscribed after what is retained was made ready for it": [
         Edit(
             "store/events/consumers.py",
-            '        if not tx.run(self._sql["add_subscription"], place):\n            return\n',
+            '        if not tx.run(self._sql["add_subscription"], place):\n'
+            "            return None\n",
             "",
         ),
         Edit(
             "store/events/consumers.py",
-            "                self._subscribe(tx, consumer, event_type, session_id, start)\n",
-            "                self._subscribe(tx, consumer, event_type, session_id, start)\n"
+            "            number = sum(added.values()) + self._arriving(tx, consumer, added)\n",
+            "            number = sum(added.values()) + self._arriving(tx, consumer, added)\n"
             "        with self._database.write() as tx:\n"
             "            for event_type in sorted(types):\n"
             "                place = {'namespace': namespace, 'type': event_type}\n"
