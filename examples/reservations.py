@@ -55,7 +55,7 @@ def reserve(unit: UnitOfWork, sku: str) -> int:
     """Take one piece. Works in a session, a unit and a handler."""
     product = unit.one(Product, sku)  # NotFoundError if there is none
     product.stock -= 1
-    unit.ensure(product)  # written only if nobody has changed the product by then
+    unit.ensure(product)  # written only if no other commit has changed it by then
     return product.stock
 
 

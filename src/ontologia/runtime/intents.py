@@ -192,14 +192,11 @@ class Intents:
             if known is not wanted:
                 known.update(wanted)
 
-    def _find(self, shape: Shape, key: ObjectKey) -> Intent | None:
-        return self.of(shape).get(key)
-
     def pending(self, shape: Shape, key: ObjectKey) -> Intent | None:
         """What is queued for an object; None also where a commit found that it is stale."""
         if not self._queue:
             return None
-        intent = self._find(shape, key)
+        intent = self.of(shape).get(key)
         stale = self._stale.get((shape.kind, shape.name), {}).get(key)
         return None if intent is stale else intent
 

@@ -194,7 +194,7 @@ class UnitOfWork:
         intents.update(shape, shape.key_parts(key), fields)
 
     def discard(self) -> int:
-        """Drop what is queued; returns the number of objects."""
+        """Drop what is queued, and what was read with it; returns the number of queued objects."""
         return self._open()._discard()
 
     # -- commit -------------------------------------------------------------------------------
@@ -330,8 +330,7 @@ class Unit(UnitOfWork):
     drops it with one. What a commit failed to write is dropped with a warning, unless it was
     committed again or discarded: its event and its conditions are not known any more. If something
     else is queued as well, that would be half of the unit: nothing is written, and leaving raises
-    UncommittedChangesError. For one
-    thread or task; a session has as many as are wanted, and making one costs nothing.
+    UncommittedChangesError. For one thread or task; making one costs nothing.
     """
 
     def __init__(self, session: Session, reads: Reads = None, *, scoped: bool = True) -> None:
