@@ -5,6 +5,10 @@
 #
 # Your modules go into /app: as a volume, or in an image of your own (FROM ontologia, COPY shop shop).
 # compose.yaml has a worker and a server on PostgreSQL.
+#
+# The tag moves with each release of Python and Debian. To build the same again, pin it by digest in both
+# stages: `docker buildx imagetools inspect python:3.13-slim` prints the digest; write
+# FROM python:3.13-slim@sha256:… and renew it when the base image is fixed.
 FROM python:3.13-slim AS build
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./

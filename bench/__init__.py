@@ -1,7 +1,11 @@
-"""How fast it is, as ratios: `python -m bench` runs everything, `python -m bench imports` a part.
+"""How fast it is. A figure means something only beside the others of its run.
 
-Every figure sets Ontologia beside "bare", the least work with apsw and orjson that gives the same
-answer from the same file, in the same run. That both give the same answer is checked first.
-On PostgreSQL bare is psycopg. Goals are kept here; `ontologia bench`, which is part of the package,
-sets it beside what a user would pick instead, and `python -m bench.beside` runs that on both databases.
+`python -m bench` keeps the goals (`goals/`): Ontologia beside "bare", the least work with apsw or psycopg and
+orjson that gives the same answer from the same tables. `python -m bench imports` runs a part.
+
+`python -m bench.beside` compares (`beside/`): Ontologia beside bare and beside what a user would pick
+instead. `python -m bench.beside --size full --write-results bench/RESULTS.md` writes the project's figures.
+
+Both need a clone with both distributions installed, `make .venv/.ready`; the other projects come with
+`pip install -e '.[dev,bench]'`. `make bench` does all of it.
 """

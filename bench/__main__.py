@@ -7,20 +7,37 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-from bench import actors, commands, events, http, imports, queues, state
-from bench.measure import HEADINGS, Figure
-from bench.postgres import part as postgres
-from ontologia.bench import machine
+from bench import machine
+from bench.goals import (
+    actors,
+    bucket,
+    commands,
+    events,
+    http,
+    imports,
+    kafka,
+    postgres,
+    queues,
+    state,
+    tasks,
+    threads,
+)
+from bench.goals.figures import HEADINGS, Figure
+from bench.measure import BenchError
 
 _PARTS: dict[str, Callable[[], Iterator[Figure]]] = {
     "state": state.figures,
+    "threads": threads.figures,
     "events": events.figures,
     "queues": queues.figures,
+    "tasks": tasks.figures,
     "commands": commands.figures,
     "actors": actors.figures,
     "http": http.figures,
     "imports": imports.figures,
     "postgres": postgres.figures,
+    "kafka": kafka.figures,
+    "bucket": bucket.figures,
 }
 
 
@@ -48,4 +65,7 @@ def _machine() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except BenchError as error:
+        sys.exit(f"error: {error}")

@@ -48,7 +48,7 @@ def main(folder: Path) -> None:
         print(f"  commit() gave {session.commit()}")
 
         print("Ada becomes a gold customer. First a dry run:")
-        session.ensure(Customer(id="c1", name="Ada", tier="gold"))
+        session.update(Customer, "c1", tier="gold")  # this field, whatever the others are
         for change in session.commit(dry_run=True).updated:
             print(f"  would change {change.type_name} {change.key}: {change.fields}")
         second = session.commit()

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from ontologia.testing.conformance.backends import SQLite
+from ontologia_conformance.backends import SQLite
 
-pytest_plugins = ["ontologia.testing.conformance.plugin"]
+pytest_plugins = ["ontologia_conformance.plugin"]
 
 _ROOM = 2 * 1024**3  # bytes
 

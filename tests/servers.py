@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 if TYPE_CHECKING:
-    from ontologia.testing.servers import PgBouncer, Postgres, SharedPostgres
+    from ontologia_conformance.servers import PgBouncer, Postgres, SharedPostgres
 
 
 def own_server(**options: Any) -> Postgres:
@@ -19,7 +19,7 @@ def own_server(**options: Any) -> Postgres:
     In CI it is not: there a missing server is a mistake.
     """
     try:
-        from ontologia.testing.servers import Postgres
+        from ontologia_conformance.servers import Postgres
 
         return Postgres(**options)
     except ImportError as error:
@@ -31,14 +31,14 @@ def own_server(**options: Any) -> Postgres:
 def shared_servers() -> AbstractContextManager[SharedPostgres]:
     """Servers that processes share, as `pytest -n` has them; skips where there are none."""
     own_server().stop()
-    from ontologia.testing.servers import SharedPostgres
+    from ontologia_conformance.servers import SharedPostgres
 
     return closing(SharedPostgres())
 
 
 def own_bouncer(server: Postgres, **options: Any) -> PgBouncer:
     """PgBouncer before a server, to be entered; the test is skipped where there is none."""
-    from ontologia.testing.servers import PgBouncer
+    from ontologia_conformance.servers import PgBouncer
 
     try:
         return PgBouncer(server, **options)

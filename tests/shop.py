@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from ontologia.testing.conformance.shop import Customer, Product, Subscription
+from ontologia_conformance.shop import Customer, Product, Subscription
 
 __all__ = ["Customer", "Product", "Subscription"]

@@ -1,7 +1,7 @@
 """What follows from an order, done by a worker: `ontologia worker orders.reactions`.
 
-Each event comes at least once. A handler that was interrupted is called again, so each of them can
-do the same twice: commands look at the order's status first, the timer has a `dedup_key`, and the
+Each event comes at least once. A handler that was interrupted, or whose command had a conflict, is
+called again, so each of them can do the same twice: commands look at the order's status first, the timer has a `dedup_key`, and the
 payment service knows the order's id.
 """
 
@@ -10,10 +10,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from ontologia import Discard, Retry
-from ontologia.commands import DomainEvent, Env, api
+from ontologia.commands import Command, DomainEvent, Env, api
 
 from .payments import CardDeclined, Payments
-from .shop import Customer, Order, Product, carry_out
+from .shop import Customer, Order, Product
 
 __all__ = ["Customer", "Order", "Product"]  # a worker that is given this module knows them, too
 
@@ -41,7 +41,8 @@ def charge(event: DomainEvent, env: Env) -> None:
             raise Retry(str(error), after=0.3) from error  # five attempts, then a dead letter
         except CardDeclined as error:
             raise Discard(str(error)) from error  # a dead letter at once: an operator sees it
-        if carry_out(env, "order.pay", {"receipt": receipt}, order["id"]) != "cancelled":
+        pay = Command("order.pay", {"receipt": receipt}, "shop.order", order["id"])
+        if env.dispatch(pay) != "cancelled":
             print(f"  {order['id']} is paid")
             return
     payments.refund(order["id"])  # it was cancelled while the money was on its way
@@ -50,12 +51,12 @@ def charge(event: DomainEvent, env: Env) -> None:
 @api.on_event("order.paid")
 def ship(event: DomainEvent, env: Env) -> None:
     """Send it."""
-    carry_out(env, "order.ship", {}, event.payload["order_id"])
+    env.dispatch(Command("order.ship", {}, "shop.order", event.payload["order_id"]))
 
 
 @api.on_event("order.overdue")
 def cancel(event: DomainEvent, env: Env) -> None:
     """Its time is over. For an order that was paid this is nothing."""
     order_id = event.payload["order_id"]
-    if carry_out(env, "order.cancel", {}, order_id) == "cancelled":
+    if env.dispatch(Command("order.cancel", {}, "shop.order", order_id)) == "cancelled":
         print(f"  {order_id} was not paid in time: cancelled")

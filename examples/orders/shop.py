@@ -96,7 +96,10 @@ class Order(DomainModel):
 
 
 def carry_out(env: Env, name: str, payload: dict[str, Any], order_id: str | None = None) -> Any:
-    """Dispatch a command, and again while another program changes the same records."""
+    """Dispatch a command, and again while another program changes the same records.
+
+    For programs; a worker calls its handlers again itself.
+    """
     model_key = None if order_id is None else "shop.order"
     while True:
         try:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ontologia.delivery.retry import Discard, Retry
     from ontologia.delivery.schedule import Schedule
     from ontologia.migration.upgraders import load_upgraders, upgrader
+    from ontologia.runtime.async_session import AsyncSession, AsyncUnit, AsyncUnitOfWork
     from ontologia.runtime.context import HandlerContext
     from ontologia.runtime.handlers import on_event
     from ontologia.runtime.session import Session
@@ -22,11 +23,14 @@ if TYPE_CHECKING:
     from ontologia.schema.event import Event
     from ontologia.schema.field import Field
     from ontologia.schema.relation import Relation, left, right
-    from ontologia.store.protocol import EventStore
+    from ontologia.store.events.store import EventStore
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AsyncSession",
+    "AsyncUnit",
+    "AsyncUnitOfWork",
     "Discard",
     "Entity",
     "Event",
@@ -55,11 +59,14 @@ __all__ = [
 # Imported when they are first asked for: a program that defines its types does not wait for the
 # loop and the settings, nor `ontologia --help` for any of it.
 _HOMES = {
+    "AsyncSession": "runtime.async_session",
+    "AsyncUnit": "runtime.async_session",
+    "AsyncUnitOfWork": "runtime.async_session",
     "Discard": "delivery.retry",
     "Entity": "schema.entity",
     "Event": "schema.event",
     "EventDeadLetter": "delivery.dead_letter",
-    "EventStore": "store.protocol",
+    "EventStore": "store.events.store",
     "Field": "schema.field",
     "HandlerContext": "runtime.context",
     "OntologiaConfig": "config",

@@ -8,6 +8,7 @@ has none), keys that are not text, and anything that is not JSON.
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -23,6 +24,8 @@ _CANONICAL = (
     | orjson.OPT_PASSTHROUGH_SUBCLASS
 )
 _INT_MIN, _INT_MAX = -(2**63), 2**63 - 1
+_DIGITS = bytes(ord("0") if chr(byte) in "0123456789" else 0 for byte in range(256))
+_LONG_NUMBER = b"0" * 19  # the fewest digits of an integer past 64 bits
 
 
 def encode(value: Any, *, where: str = "value") -> str:
@@ -37,22 +40,45 @@ def encode_checked(value: Any, *, where: str = "value") -> str:
     Text is looked at here, in its encoded form, where that costs next to nothing.
     """
     try:
-        data = orjson.dumps(value, option=_CANONICAL)
+        text = orjson.dumps(value, option=_CANONICAL).decode()
     except (orjson.JSONEncodeError, RecursionError) as error:
         _find_fault(value, where, 0)
         raise InvalidValueError(f"{where}: {error}") from error
     # This may be text that only looks like an escaped U+0000: rare enough to look again.
-    if b"\\u0000" in data:
+    if "\\u0000" in text:
         _find_fault(value, where, 0)
-    return data.decode()
+    return text
 
 
-def decode(text: str | bytes) -> Any:
-    """The value of JSON text."""
+def decode_stored(text: str | bytes) -> Any:
+    """The value of text that this codec has encoded; InvalidValueError if it is not JSON.
+
+    For text from anywhere else there is `decode`: here integers past 64 bits become floats.
+    """
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise InvalidValueError(f"not JSON: {error}") from error
+
+
+def decode(text: str | bytes) -> Any:
+    """The value of JSON text from outside, every integer exact; `check` refuses those past 64 bits."""
+    value = decode_stored(text)
+    # orjson reads integers past 64 bits as floats. Looking for long numbers costs less than parsing
+    # with a parser that does not, and few texts have one.
+    if len(text) >= len(_LONG_NUMBER):
+        encoded = text.encode() if isinstance(text, str) else text
+        if _LONG_NUMBER in encoded.translate(_DIGITS):
+            return _decode_exactly(text)
+    return value
+
+
+def _decode_exactly(text: str | bytes) -> Any:
+    """The value of text that is JSON, by a slower parser."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise InvalidValueError(f"nested deeper than {MAX_DEPTH} levels") from error
 
 
 def check(value: Any, where: object = "value") -> None:
@@ -75,8 +101,15 @@ def storable(value: Any, depth: int = 0) -> bool:
     if depth >= MAX_DEPTH:
         return False
     if kind is dict:
-        return all(type(k) is str and storable(v, depth + 1) for k, v in value.items())
-    return kind is list and all(storable(item, depth + 1) for item in value)
+        if any(type(key) is not str for key in value):
+            return False
+        value = value.values()
+    elif kind is not list:
+        return False
+    for item in value:  # noqa: SIM110 - a generator costs more than most values do
+        if type(item) is not str and not storable(item, depth + 1):
+            return False
+    return True
 
 
 def _find_fault(value: Any, where: str, depth: int) -> None:

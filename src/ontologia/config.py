@@ -7,23 +7,45 @@ directory. A name that no setting has is an error in all three places.
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import tomllib
 from pathlib import Path
 from random import Random
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic import Field as Setting
+from pydantic_core import PydanticCustomError
 
 from ontologia.clock import Clock
 from ontologia.errors import ConfigError, shown
 
 _PREFIX = "ONTOLOGIA_"
+_SECRET = ("kafka_options",)
+"""Settings whose values are in no message."""
 _MOST = 100 * 365 * 24 * 3600 * 1000
 """A hundred years in milliseconds: longer, clocks and locks do not count."""
 _Positive = Annotated[int, Setting(gt=0, le=_MOST)]
 _NotNegative = Annotated[int, Setting(ge=0, le=_MOST)]
+
+
+def _options(given: Any) -> Any:
+    """Options as a dict; ValueError, without them, for what is none."""
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except ValueError:
+            # The error of the parser has the text.
+            raise PydanticCustomError("options", "the text is not JSON") from None
+    if not isinstance(given, dict):
+        raise PydanticCustomError("options", "a table of names and values, as JSON an object")
+    for name, value in given.items():
+        if not isinstance(value, str | int | float):
+            raise PydanticCustomError(
+                "options", "{name} is no text, number or boolean", {"name": str(name)}
+            )
+    return given
 
 
 class OntologiaConfig(BaseModel):
@@ -31,7 +53,11 @@ class OntologiaConfig(BaseModel):
 
     # Not pydantic-settings': with asyncio, TLS and argparse it takes 4 MB in every process.
     model_config = ConfigDict(
-        extra="forbid", frozen=True, arbitrary_types_allowed=True, validate_default=True
+        extra="forbid",
+        frozen=True,
+        arbitrary_types_allowed=True,
+        validate_default=True,
+        hide_input_in_errors=True,  # ConfigError says it, where it is not secret
     )
 
     datastore_uri: str | None = None
@@ -40,7 +66,7 @@ class OntologiaConfig(BaseModel):
     """Namespace of a session that names none."""
 
     lock_timeout_ms: _NotNegative = 5_000
-    """How long a commit waits for other writers before `LockContentionError`."""
+    """How long a commit waits for other writers, or a read for a lock, before `LockContentionError`."""
     migration_lock_timeout_ms: _NotNegative = 10_000
     """The same for migrations and other long writes."""
     statement_timeout_ms: _NotNegative = 600_000
@@ -66,6 +92,8 @@ class OntologiaConfig(BaseModel):
     """How long finished events are kept: 7 days."""
     event_gc_interval_ms: _Positive = 3_600_000
     """How often a running session collects finished events."""
+    archive_uri: str | None = None
+    """Where `why`, `trace` and `inspect` look for archived events: `s3://bucket/prefix`."""
     session_heartbeat_interval_ms: _Positive = 5_000
     """How often a running session says that it is alive."""
     session_ttl_ms: _Positive = 60_000
@@ -73,22 +101,37 @@ class OntologiaConfig(BaseModel):
     event_max_attempts: _Positive = 10
     """How often a handler is given an event before it is buried."""
     event_max_conflicts: _Positive = 25
-    """How often in a row a handler is run again after a conflict before that is a failure."""
+    """How often in a row a conflict, or a busy database, ends a run of a handler before that is a failure."""
     event_backoff_base_ms: _NotNegative = 250
     """The wait after a failure is this, doubled with every attempt ..."""
     event_backoff_max_ms: _NotNegative = 30_000
     """... and at most this, plus up to 100 ms of chance."""
     max_event_chain_depth: _NotNegative = 20
     """The most hops in a chain of events. A deferred event (a second or more) begins at 0 again."""
+    handler_durability: Literal["commit", "ack"] = "commit"
+    """When a handler's commit is on disk: when it returns, or at the latest with the event's ack."""
     keep_tracebacks: bool = True
     """Whether the traceback of a handler's failed attempt is stored, at most 8 kB of it."""
     max_payload_bytes: _Positive = 1_048_576
     """The most bytes of JSON an event's fields may have."""
     shutdown_grace_ms: _NotNegative = 5_000
-    """How long a stopping session waits for coroutines and worker threads that are running."""
+    """How long a stopping session waits for coroutines and worker threads, a server for clients."""
+    max_abandoned_threads: _NotNegative = 8
+    """How many threads of a process may be stuck in handlers past their timeouts, before a run ends."""
+
+    max_connections: _Positive = 512
+    """The most connections a server has; fewer if the limit on open files leaves no room for them."""
+    max_connections_per_peer: _NotNegative = 128
+    """The most connections of one address to a server; 0 is no limit, for one behind a proxy."""
 
     default_message_broker_provider: Annotated[str, Setting(min_length=1)] = "store"
-    """Where named events are queued: `store`, `inmemory`, or `none` for nowhere."""
+    """Where named events are queued: `store`, `inmemory`, `kafka`, or `none` for nowhere."""
+    kafka_bootstrap_servers: str | None = None
+    """Kafka's brokers as `host:port`, several with commas between."""
+    kafka_topic: Annotated[str, Setting(min_length=1)] = "ontologia"
+    """The topic of the queue on Kafka, and how the names of its retry and dead-letter topics begin."""
+    kafka_options: Annotated[dict[str, Any], BeforeValidator(_options), Setting(repr=False)] = {}
+    """Properties of librdkafka (`sasl.password`): a table, in the environment JSON text. Never shown."""
 
     clock: Annotated[Any, Setting(exclude=True)] = None
     """The clock of everything, by keyword only; `ontologia.testing.ManualClock` for tests."""
@@ -153,6 +196,8 @@ def _explain(error: ValidationError, config: type[OntologiaConfig]) -> str:
         name = ".".join(map(str, problem["loc"]))
         if problem["type"] == "extra_forbidden":
             lines.append(f"{name} is not a setting{_nearest(name, config)}")
+        elif problem["loc"][:1] and problem["loc"][0] in _SECRET:
+            lines.append(f"{name}: {problem['msg']}")
         else:
             lines.append(f"{name}: {problem['msg']}, got {shown(problem['input'])}")
     return "; ".join(lines)

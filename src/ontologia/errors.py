@@ -22,6 +22,7 @@ OntologiaError
 ├── UniqueViolationError         two objects would have one value of a unique field
 ├── LockLostError                the lease of a long write ran out under it
 ├── LeaseExpiredError            a handler was too slow; another session may have its event
+├── AbandonedThreadsError        too many handlers did not return within their timeouts
 ├── EventLoopLimitError          a chain of events became too long
 ├── HandlerError                 a handler that cannot be run as it is given
 ├── UnknownReceiptError          a delivery that this queue does not have, or not any more
@@ -44,6 +45,7 @@ OntologiaError
 ├── CopyError                    a store was not copied, or not to its end
 ├── TransferError                state was not exported or imported; the store is as it was
 │   └── ImportConflictError      what an import would change is there already, and differs
+├── BrokerError                  a message broker refused: login, rights, a missing topic
 └── DatabaseError                the database said no; its own error is the cause
     ├── IntegrityError
     ├── StoreOpenError           no database can be opened there
@@ -66,8 +68,6 @@ class OntologiaError(Exception):
     """The root of all errors raised by Ontologia."""
 
     hint: str | None = None
-    _stale: Sequence[Any] = ()
-    """The queued objects that a commit failed for."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
@@ -234,6 +234,8 @@ class StateConflictError(OntologiaError, RuntimeError):
         deleted_at: int | None = None,
         written_by: str | None = None,
         conflicts: Sequence[tuple[str, str, int, int]] = (),
+        handler: bool = False,
+        only_read: bool = False,
     ) -> None:
         self.type_name, self.key = type_name, _joined(key)
         self.read, self.found, self.deleted_at = read, found, deleted_at
@@ -251,8 +253,16 @@ class StateConflictError(OntologiaError, RuntimeError):
         more = f", and so were {len(self.conflicts) - 1} more" if len(self.conflicts) > 1 else ""
         super().__init__(
             f"{type_name} {self.key!r} {what}{more}; nothing was written and the queue is as it was",
-            hint="Read it again, decide again and commit again: session.transact() does that. To "
-            "write whatever is there: ensure(obj, overwrite=True).",
+            hint=(
+                "The handler is run again on fresh state."
+                if handler
+                else "Read it again, decide again and commit again: session.transact() does that."
+            )
+            + (
+                " This unit checks all that it has read (reads='checked'), written or not."
+                if only_read
+                else " ensure and delete with overwrite=True write whatever is there."
+            ),
         )
 
 
@@ -282,15 +292,25 @@ def _joined(key: str | Sequence[str]) -> str:
 class UncommittedChangesError(OntologiaError, RuntimeError):
     """A handler, or a block, ended with objects queued that it did not commit."""
 
-    def __init__(self, handler_id: str, objects: Sequence[str]) -> None:
-        self.handler_id, self.objects = handler_id, list(objects)
-        some = ", ".join(self.objects[:5])
-        more = f" and {len(self.objects) - 5} more" if len(self.objects) > 5 else ""
+    def __init__(
+        self, handler_id: str, objects: Sequence[str], *, refused: Sequence[str] = ()
+    ) -> None:
+        self.handler_id, self.objects = handler_id, [*refused, *objects]
+        if refused:
+            what = (
+                f"a commit failed to write {_some(refused)}, and {_some(objects)} was queued since"
+            )
+        else:
+            what = f"{handler_id} ended without committing what it queued: {_some(objects)}"
         super().__init__(
-            f"{handler_id} ended without committing what it queued: {some}{more}; nothing of it "
-            f"was written",
+            f"{what}; nothing of it was written",
             hint="End with commit(), or drop the changes with discard().",
         )
+
+
+def _some(objects: Sequence[str]) -> str:
+    more = f" and {len(objects) - 5} more" if len(objects) > 5 else ""
+    return ", ".join(objects[:5]) + more
 
 
 class UniqueViolationError(OntologiaError, ValueError):
@@ -417,6 +437,10 @@ class ImportConflictError(TransferError):
         )
 
 
+class BrokerError(OntologiaError, RuntimeError):
+    """A message broker refused a login, a right or a request; the client's own error is the cause."""
+
+
 class DatabaseError(OntologiaError, RuntimeError):
     """The database refused; the driver's own error is the cause."""
 
@@ -455,6 +479,19 @@ class LeaseExpiredError(OntologiaError, RuntimeError):
             f"and the event is delivered again",
             hint="Give the handler a lease of 2 or 3 times its longest run, "
             "@on_event(..., lease=...), have it renewed with renew=True, or call ctx.renew().",
+        )
+
+
+class AbandonedThreadsError(OntologiaError, RuntimeError):
+    """More handlers than max_abandoned_threads are stuck past their timeouts."""
+
+    def __init__(self, count: int, limit: float) -> None:
+        self.count, self.limit = count, limit
+        super().__init__(
+            f"{count} threads are stuck in handlers past their timeouts, and max_abandoned_threads is "
+            f"{limit}; the run has ended, and what it had not begun is released",
+            hint="Start the program again: Python cannot end a thread. The log and `ontologia events "
+            "inspect EVENT` say where the handlers were.",
         )
 
 

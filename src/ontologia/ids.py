@@ -7,8 +7,9 @@ scatters them, and with many rows retained each write then touches a page of its
 from __future__ import annotations
 
 import threading
-from datetime import datetime
+from datetime import UTC, datetime
 from random import Random, SystemRandom
+from uuid import UUID
 
 from ontologia.clock import Clock
 
@@ -51,6 +52,17 @@ class Ids:
             first = max(fresh, self._last + 1)
             self._last = first + count - 1
         return first
+
+
+def made_at(text: str) -> datetime | None:
+    """When an id of version 7 was made; None for another id."""
+    try:
+        found = UUID(text)
+        if found.version != 7:
+            return None
+        return datetime.fromtimestamp((found.int >> 80) / 1000, UTC)
+    except (ValueError, OverflowError):
+        return None
 
 
 def _format(value: int) -> str:

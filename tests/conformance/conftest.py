@@ -1,4 +1,4 @@
-"""What only PostgreSQL can show, on each version; `ontologia.testing.conformance` has the rest.
+"""What only PostgreSQL can show, on each version; `ontologia_conformance` has the rest.
 
 These tests end connections and count who waits. Each process of tests has its own database, so
 they ask about `current_database()`; what concerns a whole server needs `tests.servers.own_server`.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from ontologia.testing.conformance.schemas import Postgres
+from ontologia_conformance.schemas import Postgres
 
 
 @pytest.fixture(scope="session", params=["postgres18", "postgres16"])

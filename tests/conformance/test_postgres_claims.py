@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -11,11 +11,12 @@ import pytest
 
 from ontologia.errors import LockContentionError
 from ontologia.store.events.claims import Peek
-from ontologia.store.events.store import SqlEventStore
+from ontologia.store.events.leases import Done
+from ontologia.store.events.store import EventStore
 from ontologia.store.postgres.wire import Last, Wire
-from ontologia.store.rows import Claim, Consumer
+from ontologia.store.rows import Claim, ConsumerRow
 from ontologia.testing import ManualClock
-from ontologia.testing.conformance.event_world import (
+from ontologia_conformance.event_world import (
     LEASE,
     POST,
     POSTED,
@@ -26,7 +27,7 @@ from ontologia.testing.conformance.event_world import (
     post,
 )
 
-Open = Callable[..., SqlEventStore]
+Open = Callable[..., EventStore]
 Ask = Callable[[str], list[Any]]
 WAITING = (
     "SELECT COUNT(*) FROM pg_stat_activity"
@@ -42,13 +43,15 @@ def until_it_waits(future: Future[Any], ask: Ask) -> None:
         time.sleep(0.002)
 
 
-def take(store: SqlEventStore, tx: Any, limit: int) -> list[Claim]:
-    """The taking step of a claim, in a transaction of the test's."""
+def take(store: EventStore, tx: Any, limit: int) -> list[str]:
+    """The taking step of a claim, in a transaction of the test's; the events."""
     consumer = store.consumers.register(POST, "ship", [POSTED])
-    return store.claims._take(tx, consumer, None, "s1", limit, LEASE, 0)()
+    lease = store.claims.lease("s1", LEASE, 0)
+    rows = store.claims.dialect.take(tx, consumer, None, limit, lease, guess=False)
+    return [row[0] for row in rows]
 
 
-def held(store: SqlEventStore, handler: str = "ship") -> list[Claim]:
+def held(store: EventStore, handler: str = "ship") -> list[Claim]:
     consumer = store.consumers.register(POST, handler, [POSTED])
     return store.claims.claim(
         consumer, [POSTED], session_id="s1", limit=9, lease_ms=LEASE, policy=store.policy
@@ -86,13 +89,12 @@ def test_a_consumer_that_registers_during_an_enqueue_gets_the_event(open_events:
 @pytest.mark.req("SQL-128", "ONT-133")
 def test_takers_at_the_same_time_neither_wait_nor_share(open_events: Open) -> None:
     store, another = open_events(lock_timeout_ms=1000), open_events(lock_timeout_ms=1000)
-    post(store, *range(6))
-    claim(store, "somebody")  # everything is handed out
+    ids = post(store, *range(6))
+    claim(store, "somebody")  # everything is dispatched
     claim(another, limit=1)
 
     with store.transaction() as tx:
-        mine = take(store, tx, 2)
-        assert [each.event.payload for each in mine] == ['{"number":1}', '{"number":2}']
+        assert take(store, tx, 2) == ids[1:3]
         assert numbers(claim(another, limit=2)) == [3, 4]
 
     assert numbers(claim(another)) == [5]
@@ -128,7 +130,7 @@ def test_whoever_waits_for_a_claim_sees_what_became_of_it(open_events: Open, ask
             assert store.claims.check(tx, mine)
             released = threads.submit(another.release, "ship", event_id, error="too late")
             until_it_waits(released, ask)
-            assert set(store.claims._fenced(tx, "ack", [mine], "2026")()) == {event_id}
+            assert list(store.claims.fenced(tx, "ack", [mine], "2026")) == [(event_id,)]
         released.result()
 
     row = claim_of(store, event_id)
@@ -144,8 +146,8 @@ def test_refused_at_hand_out_is_not_empty(open_events: Open, ask: Ask) -> None:
 
     with ThreadPoolExecutor(1) as threads:
         with store.transaction() as tx:
-            assert tx.hand_out_turn(wait=False)
-            store.claims.hand_out_all(tx)
+            assert tx.lock_dispatch(wait=False)
+            store.claims.dispatch_all(tx)
             got = threads.submit(claim, another)
             until_it_waits(got, ask)
         assert numbers(got.result()) == [1]
@@ -157,7 +159,7 @@ def test_hand_out_by_another_does_not_keep_a_taker_from_what_is_ready(open_event
     assert numbers(claim(another, limit=1)) == [1]
 
     with store.transaction() as tx:
-        assert tx.hand_out_turn(wait=True)
+        assert tx.lock_dispatch(wait=True)
         post(another, 3)  # and nobody keeps a producer waiting
         assert numbers(claim(another)) == [2]
 
@@ -170,8 +172,8 @@ def test_only_one_hands_out_at_a_time_within_a_schema(
     store, another = open_events(), open_events(lock_timeout_ms=50)
 
     with store.transaction() as tx, another.transaction() as theirs:
-        assert tx.hand_out_turn(wait=False)
-        assert not theirs.hand_out_turn(wait=False)
+        assert tx.lock_dispatch(wait=False)
+        assert not theirs.lock_dispatch(wait=False)
         with pytest.raises(LockContentionError):
             claim(another, "new")  # registration needs it as well
 
@@ -181,7 +183,7 @@ def test_only_one_hands_out_at_a_time_within_a_schema(
 # -- handing out on the way of a claim ----------------------------------------------------------
 
 
-def looked(store: SqlEventStore, limit: int = 9) -> list[Claim]:
+def looked(store: EventStore, limit: int = 9) -> list[Claim]:
     """Look, and claim by what was seen: as a run does."""
     consumer = store.consumers.register(POST, "ship", [POSTED])
     peek = store.claims.peek([consumer.id])
@@ -226,6 +228,22 @@ def test_a_claim_of_what_is_new_is_a_look_and_one_message(
     assert not store.claims.peek([consumer.id]).fresh
 
 
+def test_starts_renewals_conflicts_and_acks_are_one_message_each(
+    open_events: Open, messages: list[int]
+) -> None:
+    store = open_events()
+    post(store, 1, 2)
+    claims = held(store)
+    messages.clear()
+
+    store.claims.settle([], claims, LEASE)
+    store.claims.renew(claims)
+    store.claims.run_again(claims[0])
+    store.claims.settle([Done(each) for each in claims])
+
+    assert len(messages) == 4
+
+
 @pytest.mark.req("ONT-116")
 def test_refused_at_hand_out_on_the_way_is_not_empty(open_events: Open, ask: Ask) -> None:
     store, another = open_events(), open_events()
@@ -234,10 +252,10 @@ def test_refused_at_hand_out_on_the_way_is_not_empty(open_events: Open, ask: Ask
 
     with ThreadPoolExecutor(1) as threads:
         with store.transaction() as tx:
-            assert tx.hand_out_turn(wait=False)
+            assert tx.lock_dispatch(wait=False)
             got = threads.submit(looked, another)
             until_it_waits(got, ask)
-            store.claims.hand_out_all(tx)
+            store.claims.dispatch_all(tx)
         assert of(got.result()) == ids
 
 
@@ -251,7 +269,7 @@ def test_what_another_hands_out_is_not_handed_out_on_the_way(open_events: Open) 
     post(store, 4)
 
     with store.transaction() as tx:
-        assert tx.hand_out_turn(wait=False)
+        assert tx.lock_dispatch(wait=False)
         assert of(looked(another)) == [second, third]
 
     consumer = another.consumers.register(POST, "ship", [POSTED])
@@ -277,38 +295,28 @@ def test_of_a_large_backlog_the_most_urgent_is_claimed_first(open_events: Open) 
 # -- claiming on a guess ------------------------------------------------------------------------
 
 
-def guessed(
-    store: SqlEventStore, consumer: Consumer, limit: int = 9, behind: Sequence[int] = ()
-) -> tuple[list[Claim], Peek]:
-    """Claim without a look, and look by the same transaction: as a run does that was woken."""
-    looking: list[Callable[[], Peek]] = []
-
-    def look(tx: Any) -> None:
-        looking.append(store.claims.look(tx, [consumer.id]))
-
-    span = {"session_id": "s1", "limit": limit, "lease_ms": LEASE, "policy": store.policy}
-    guess = Peek.guess(consumer.id, behind)
-    got = store.claims.claim(consumer, [POSTED], peek=guess, after=look, **span)  # type: ignore[arg-type]
-    return got, looking[-1]()
+def guessed(store: EventStore, consumer: ConsumerRow, limit: int = 9) -> list[Claim]:
+    """Claim without a look: as a run of one handler does that was woken."""
+    return store.claims.claim(
+        consumer,
+        [POSTED],
+        session_id="s1",
+        limit=limit,
+        lease_ms=LEASE,
+        policy=store.policy,
+        peek=Peek.guess(consumer.id),
+    )
 
 
-def test_a_guess_that_is_right_is_one_message_and_says_what_is_left(
-    open_events: Open, messages: list[int]
-) -> None:
+def test_a_guess_is_one_message(open_events: Open, messages: list[int]) -> None:
     store = open_events()
     ship = store.consumers.register(POST, "ship", [POSTED])
     first, second = post(store, 1, 2)
     messages.clear()
 
-    got, peek = guessed(store, ship, limit=1)
-
-    assert of(got) == [first]
+    assert of(guessed(store, ship, limit=1)) == [first]
     assert len(messages) == 1
-    assert (peek.fresh, len(peek.claimable)) == (False, 1)
-    assert peek.next_due == got[0].lease_until
-    got, peek = guessed(store, ship)
-    assert of(got) == [second]
-    assert peek.claimable == set()
+    assert of(guessed(store, ship)) == [second]
 
 
 def test_a_guess_takes_nothing_for_a_consumer_that_is_paused(open_events: Open) -> None:
@@ -317,41 +325,34 @@ def test_a_guess_takes_nothing_for_a_consumer_that_is_paused(open_events: Open) 
     ids = post(store, 1)
     store.pause(POST, "ship")
 
-    got, peek = guessed(store, ship)
-
-    assert (got, peek.claimable) == ([], set())
+    assert guessed(store, ship) == []
     store.resume(POST, "ship")
-    assert of(guessed(store, ship)[0]) == ids
+    assert of(guessed(store, ship)) == ids
 
 
-def test_a_guess_for_a_consumer_that_was_forgotten_takes_nothing_and_tells_that_it_is_gone(
-    open_events: Open,
-) -> None:
+def test_a_guess_for_a_consumer_that_was_forgotten_takes_nothing(open_events: Open) -> None:
     store = open_events()
     ship = store.consumers.register(POST, "ship", [POSTED])
     assert store.forget(POST, "ship")
     post(store, 1)
 
-    got, peek = guessed(store, ship)
-
-    assert (got, peek.gone) == ([], {ship.id})
+    assert guessed(store, ship) == []
     assert numbers(claim(store, "ship")) == [1]
     assert store.check() == []
 
 
-def test_a_guess_does_not_wait_for_whoever_hands_out(open_events: Open) -> None:
-    """Nor takes what is ready: there may be something more urgent that is not handed out."""
+def test_a_guess_does_not_wait_for_another_session_that_dispatches(open_events: Open) -> None:
+    """Nor takes what is ready: there may be something more urgent that is not dispatched."""
     store, another = open_events(), open_events(lock_timeout_ms=50)
     ship = another.consumers.register(POST, "ship", [POSTED])
     first, second = post(store, 1, 2)
-    assert of(guessed(another, ship, limit=1)[0]) == [first]
+    assert of(guessed(another, ship, limit=1)) == [first]
     post(store, 3, priority=900)
 
     with store.transaction() as tx:
-        assert tx.hand_out_turn(wait=False)
-        got, peek = guessed(another, ship)
+        assert tx.lock_dispatch(wait=False)
+        assert guessed(another, ship) == []
 
-    assert (got, peek.fresh) == ([], True)
     assert of(looked(another))[1:] == [second]
 
 
@@ -360,26 +361,9 @@ def test_of_a_large_backlog_a_guess_takes_nothing(open_events: Open) -> None:
     store = open_events()
     ship = store.consumers.register(POST, "ship", [POSTED])
     post(store, 1, 2)
-    assert len(guessed(store, ship, limit=1)[0]) == 1  # the other one is ready
+    assert len(guessed(store, ship, limit=1)) == 1  # the other one is ready
     rows = [store.log.given_row(ParcelPosted(number=n), POST) for n in range(5_001)]
     with store.transaction() as tx:
         store.log.add(tx, rows)
 
-    got, peek = guessed(store, ship)
-
-    assert (got, peek.fresh, peek.little) == ([], True, False)
-
-
-def test_a_guess_takes_nothing_while_a_claim_is_due_of_whoever_comes_first(
-    open_events: Open, clock: ManualClock
-) -> None:
-    store = open_events()
-    ship, track = (store.consumers.register(POST, name, [POSTED]) for name in ("ship", "track"))
-    ids = post(store, 1)
-    assert len(claim(store, "ship")) == 1
-    clock.advance(seconds=LEASE / 1000 + 1)
-
-    got, peek = guessed(store, track, behind=[ship.id])
-
-    assert (got, peek.claimable) == ([], {track.id})
-    assert of(guessed(store, track)[0]) == ids
+    assert guessed(store, ship) == []

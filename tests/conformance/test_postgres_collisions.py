@@ -306,9 +306,9 @@ def test_an_event_for_which_no_server_comes_back_may_or_may_not_be_stored(
 def test_a_commit_that_acknowledges_and_whose_answer_was_lost_did_both(
     line: Line, uri: str, open_session: Open, sql: Sql, cut: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ontologia.runtime.acks.GATHER", 3600.0)
-    monkeypatch.setattr("ontologia.runtime.acks._RIPE", 0.0)  # each goes with the next commit
-    monkeypatch.setattr("ontologia.runtime.feed._GROUP_TIME", 3600.0)  # the last two go together
+    monkeypatch.setattr("ontologia.engine.acks.GATHER", 3600.0)
+    monkeypatch.setattr("ontologia.engine.acks._FEW", 1)  # each goes with the next commit
+    monkeypatch.setattr("ontologia.engine.inbox._BATCH_TIME", 3600.0)  # the last two go together
     session = open_session(uri=through(line, uri), entity_types=[Product])
     session.commit(event=[Bought(sku=sku) for sku in "abc"])
     calls: list[str] = []

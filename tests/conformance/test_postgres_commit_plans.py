@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ontologia import Session
+from ontologia.runtime.session import core_of
 from tests.conformance.test_postgres_plans import parts
 
 MANY = """
@@ -23,7 +24,7 @@ def test_a_look_for_the_commit_of_a_time_reads_the_primary_key(
     direct(MANY)
     if analysed:
         direct("ANALYZE commits")
-    text = session._store._sql["commit_between"]  # type: ignore[attr-defined]
+    text = core_of(session).store._sql["commit_between"]  # type: ignore[attr-defined]
     numbered = re.sub(r"%\((first|last)\)s", lambda m: {"first": "$1", "last": "$2"}[m[1]], text)
 
     [[[found]]] = direct(f"EXPLAIN (FORMAT JSON, GENERIC_PLAN) {numbered}")

@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from ontologia import OntologiaConfig, Session
+from ontologia import Entity, Field, OntologiaConfig, Session
 from ontologia.errors import (
     ConnectionLostError,
     DatabaseError,
@@ -21,15 +21,22 @@ from ontologia.errors import (
     SessionClosedError,
     StoreOpenError,
 )
-from ontologia.store.events.store import SqlEventStore
+from ontologia.store.events.store import EventStore
 from ontologia.store.open import WithEvents, open_event_store
+from ontologia.store.postgres.wire import Statement, Wire
 from ontologia.store.rows import EventRow
 from ontologia.testing import ManualClock
-from ontologia.testing.conformance.event_world import POST, ParcelPosted, claim, numbers, post
-from ontologia.testing.conformance.schemas import Postgres
+from ontologia_conformance.event_world import POST, ParcelPosted, claim, numbers, post
+from ontologia_conformance.schemas import Postgres
 from tests.integration.running import until
 
-Open = Callable[..., SqlEventStore]
+Open = Callable[..., EventStore]
+
+
+class Ferry(Entity):
+    id: Field[str] = Field(primary_key=True)
+
+
 Ask = Callable[[str], list[Any]]
 
 
@@ -59,7 +66,7 @@ def test_opening_again_writes_nothing(open_events: Open, ask: Ask) -> None:
 
 
 def test_a_newer_layout_is_refused(
-    event_store: SqlEventStore, change: Callable[[str], int], uri: str
+    event_store: EventStore, change: Callable[[str], int], uri: str
 ) -> None:
     change("UPDATE ontologia_layout SET version = 99")
 
@@ -68,13 +75,13 @@ def test_a_newer_layout_is_refused(
 
 
 def test_two_schemas_of_one_database_know_nothing_of_each_other(
-    postgres_uri: str, event_store: SqlEventStore
+    postgres_uri: str, event_store: EventStore
 ) -> None:
     other = opened(f"{postgres_uri}?schema=Other_One")
     post(event_store, 1)
 
     with event_store.transaction() as tx:
-        assert tx.hand_out_turn(wait=True)  # not theirs
+        assert tx.lock_dispatch(wait=True)  # not theirs
         post(other.events, 2)
         assert numbers(claim(other.events)) == [2]
 
@@ -84,7 +91,7 @@ def test_two_schemas_of_one_database_know_nothing_of_each_other(
 
 
 def test_connections_that_died_in_the_pool_are_replaced(
-    event_store: SqlEventStore, postgres_uri: str
+    event_store: EventStore, postgres_uri: str
 ) -> None:
     post(event_store, 1)
     with psycopg.connect(postgres_uri) as server:
@@ -99,7 +106,7 @@ def test_connections_that_died_in_the_pool_are_replaced(
 
 
 def test_a_connection_lost_in_a_transaction_is_an_error_of_ours(
-    event_store: SqlEventStore, postgres_uri: str
+    event_store: EventStore, postgres_uri: str
 ) -> None:
     def lose_it() -> None:
         with event_store.transaction() as tx:
@@ -115,7 +122,7 @@ def test_a_connection_lost_in_a_transaction_is_an_error_of_ours(
     assert numbers(claim(event_store)) == [1]
 
 
-def test_a_question_that_somebody_ended_is_not_asked_forever(event_store: SqlEventStore) -> None:
+def test_a_question_that_somebody_ended_is_not_asked_forever(event_store: EventStore) -> None:
     with pytest.raises(ConnectionLostError, match="administrator"):
         event_store._database.all("SELECT pg_terminate_backend(pg_backend_pid())")
 
@@ -147,7 +154,7 @@ def test_a_connection_that_comes_back_is_for_whoever_waits(open_events: Open) ->
             holder.result()
 
 
-def test_a_failure_that_somebody_swallowed_is_not_a_commit(event_store: SqlEventStore) -> None:
+def test_a_failure_that_somebody_swallowed_is_not_a_commit(event_store: EventStore) -> None:
     def go_on_regardless() -> None:
         with event_store.transaction() as tx:
             event_store.log.add(tx, [event_store.log.given_row(ParcelPosted(number=1), POST)])
@@ -160,11 +167,49 @@ def test_a_failure_that_somebody_swallowed_is_not_a_commit(event_store: SqlEvent
     assert event_store.list_events(POST) == []
 
 
-def test_soft_transactions_do_not_wait_for_the_disk(event_store: SqlEventStore) -> None:
+def test_soft_transactions_do_not_wait_for_the_disk(event_store: EventStore) -> None:
     with event_store.transaction(durable=False) as tx:
         assert tx.one("SHOW synchronous_commit") == ("off",)
     with event_store.transaction() as tx:
         assert tx.one("SHOW synchronous_commit") == ("on",)
+
+
+@pytest.mark.parametrize(
+    ("given", "used"), [("off", "on"), ("local", "local"), ("remote_apply", "remote_apply")]
+)
+def test_hard_transactions_wait_for_the_disk_whatever_a_role_is_set_to(
+    uri: str, given: str, used: str
+) -> None:
+    # As `ALTER ROLE … SET synchronous_commit` does: the default of a connection.
+    store = opened(f"{uri}&options=-c%20synchronous_commit%3D{given}")
+    database: Any = store.events._database
+    assert database.all("SHOW synchronous_commit") == [(given,)]
+
+    with database.write() as tx:
+        assert tx.one("SHOW synchronous_commit") == (used,)
+    with database.write_state() as tx:
+        assert tx.one("SHOW synchronous_commit") == (used,)
+    with database.write(durable=False) as tx:
+        assert tx.one("SHOW synchronous_commit") == ("off",)
+    store.close()
+
+
+@pytest.mark.parametrize("rows", [1, 8])
+def test_what_is_appended_waits_for_the_disk_too(uri: str, rows: int) -> None:
+    store = opened(f"{uri}&options=-c%20synchronous_commit%3Doff")
+    database: Any = store.events._database
+    table = f"{database.schema}.noted"
+    database.all(
+        f"CREATE TABLE {table} (n int, mode text DEFAULT current_setting('synchronous_commit'))"
+    )
+    statement = Statement(f"INSERT INTO {table}(n) VALUES (%s)")
+    statement.bulk = Statement(f"INSERT INTO {table}(n) SELECT unnest(%s::int[])")
+
+    database.append(statement, [(number,) for number in range(rows)])
+
+    assert database.all(f"SELECT DISTINCT mode FROM {table}") == [("on",)]
+    database.all(f"DROP TABLE {table}")
+    store.close()
 
 
 @pytest.mark.parametrize("pooled", [True, False])
@@ -184,14 +229,14 @@ def test_nothing_is_left_on_a_connection_but_what_is_prepared_on_ones_own(
         asked = "SELECT COUNT(*) FROM pg_prepared_statements WHERE statement LIKE '%events%'"
         assert tx.one(asked) == (0 if pooled else 1,)
         assert tx.one("SHOW search_path") == ('"$user", public',)
-        assert tx.one("SHOW lock_timeout") == ("0",)
+        assert tx.one("SHOW lock_timeout") == ("1234ms",)
         assert tx.one("SHOW transaction_read_only") == ("on",)
         assert tx.one("SHOW transaction_isolation") == ("repeatable read",)
 
 
 @pytest.mark.parametrize("count", [7, 8, 2_500])
 def test_events_stored_together_are_those_stored_one_by_one(
-    event_store: SqlEventStore, direct: Any, count: int
+    event_store: EventStore, direct: Any, count: int
 ) -> None:
     texts = ['a "b" \\c', "{x,NULL}", "", "☃", "it's"]
     rows = [
@@ -212,11 +257,35 @@ def test_waiting_has_an_end(open_events: Open) -> None:
     store, another = open_events(), open_events(lock_timeout_ms=50)
 
     with store.transaction() as tx:
-        tx.hand_out_turn(wait=True)
+        tx.lock_dispatch(wait=True)
         with pytest.raises(LockContentionError) as waited:
             claim(another)
 
     assert waited.value.waited_ms >= 50
+
+
+@pytest.mark.parametrize("sent", [False, True])
+def test_an_interrupt_of_a_commit_stays_one_whatever_the_server_did(
+    uri: str, monkeypatch: pytest.MonkeyPatch, sent: bool
+) -> None:
+    sync = Wire.sync
+
+    def interrupted(wire: Wire, *, once: bool = False, then: Any = None) -> bool:
+        if not once:
+            return sync(wire, once=once, then=then)
+        monkeypatch.setattr(Wire, "sync", sync)
+        if sent:
+            sync(wire, once=once, then=then)
+        raise KeyboardInterrupt
+
+    with Session(uri) as session:
+        session.ensure(Ferry(id="f1"))
+        monkeypatch.setattr(Wire, "sync", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            session.commit()
+
+        assert session.head == (1 if sent else 0)
+        assert session.commit() == (None if sent else 1)
 
 
 def test_a_server_that_is_not_there_is_said_at_once_and_without_the_password() -> None:
@@ -232,6 +301,14 @@ def test_a_server_that_is_not_there_is_said_at_once_and_without_the_password() -
 def test_a_schema_has_a_plain_name(postgres_uri: str, schema: str) -> None:
     with pytest.raises(StoreOpenError, match="names no schema"):
         opened(f"{postgres_uri}?schema={schema}")
+
+
+@pytest.mark.parametrize("schema", ["information_schema", "pg_catalog", "pg_mine"])
+def test_a_schema_of_the_servers_own_is_refused(postgres_uri: str, schema: str) -> None:
+    with pytest.raises(StoreOpenError, match="is one of PostgreSQL's own") as refused:
+        opened(f"{postgres_uri}?schema={schema}")
+
+    assert "pg_" in (refused.value.hint or "")
 
 
 def test_an_option_nobody_knows_is_an_error_of_ours(postgres_uri: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ontologia.store.events.store import SqlEventStore
+from ontologia.store.events.store import EventStore
 from tests.conformance.test_postgres_plans import parts
 
 MANY = """
@@ -27,15 +27,15 @@ STATEMENTS = (
 
 @pytest.fixture(params=["analysed", "not analysed"])
 def full_store(
-    request: pytest.FixtureRequest, event_store: SqlEventStore, direct: Callable[[str], object]
-) -> SqlEventStore:
+    request: pytest.FixtureRequest, event_store: EventStore, direct: Callable[[str], object]
+) -> EventStore:
     direct(MANY)
     if request.param == "analysed":
         direct("ANALYZE commits; ANALYZE events; ANALYZE attempts; ANALYZE entity_history")
     return event_store
 
 
-def planned(store: SqlEventStore, name: str) -> set[str]:
+def planned(store: EventStore, name: str) -> set[str]:
     """The tables that a statement reads as a whole, whatever it is asked."""
     names = dict.fromkeys(re.findall(r"%\((\w+)\)s", store._sql[name]))
     numbers = {name: f"${number}" for number, name in enumerate(names, start=1)}
@@ -46,7 +46,7 @@ def planned(store: SqlEventStore, name: str) -> set[str]:
 
 
 @pytest.mark.req("NEW-041", "NEW-042")
-def test_the_statements_of_why_and_trace_read_no_whole_table(full_store: SqlEventStore) -> None:
+def test_the_statements_of_why_and_trace_read_no_whole_table(full_store: EventStore) -> None:
     large = {"commits", "events", "attempts", "entity_history", "event_claims"}
 
     read = {name: planned(full_store, name) & large for name in STATEMENTS}

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from ontologia.store.events.store import SqlEventStore
-from ontologia.testing.conformance.event_world import POST, POSTED, claim, post
+from ontologia.store.events.store import EventStore
+from ontologia.store.postgres.notation import statements
+from ontologia.store.postgres.place import qualified
+from ontologia_conformance.event_world import POST, POSTED, claim, post
 
 FINISHED = 20_000
 FINISHED_EVENTS = f"""
@@ -28,8 +30,8 @@ SELECT 1, 100, created_at, id, type FROM events WHERE created_at = '2026'"""
 
 @pytest.fixture(params=["analysed", "not analysed"])
 def full_store(
-    request: pytest.FixtureRequest, event_store: SqlEventStore, direct: Callable[[str], object]
-) -> SqlEventStore:
+    request: pytest.FixtureRequest, event_store: EventStore, direct: Callable[[str], object]
+) -> EventStore:
     """A store with many events; the planner knows so, or still takes the tables for empty."""
     claim(event_store)
     direct(FINISHED_EVENTS)
@@ -45,7 +47,7 @@ def parts(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from parts(part)
 
 
-def planned(store: SqlEventStore, name: str) -> Iterator[dict[str, Any]]:
+def planned(store: EventStore, name: str) -> Iterator[dict[str, Any]]:
     """The parts of the plan that a prepared statement is kept with."""
     with store.transaction() as tx:
         text = store._sql[name].plan.text.decode()  # type: ignore[attr-defined]
@@ -53,8 +55,40 @@ def planned(store: SqlEventStore, name: str) -> Iterator[dict[str, Any]]:
     return parts(found["Plan"])
 
 
+DEAD_LETTERS = """
+INSERT INTO events(id, namespace, type, payload, created_at, root_event_id)
+SELECT 'lost ' || n, 'default', 'lost', '{}', '2026', '' FROM generate_series(1, 300) n;
+INSERT INTO event_claims(event_id, handler_id, session_id, claimed_at, lease_until, ack_at,
+                         dead_lettered_at, available_at, consumer_id)
+SELECT id, 'ship', 's1', '2026', '2026', '2026', '2026', '2026', 1 FROM events;
+INSERT INTO dead_letters(event_id, handler_id, namespace, failed_at, attempts, last_error,
+                         event_type, event_payload, root_event_id, chain_depth)
+SELECT id, 'ship', 'default', '2026', 1, 'x', 'lost', '{}', '', 0
+  FROM events CROSS JOIN generate_series(1, 2)"""
+
+
+@pytest.mark.parametrize("name", ["dead_letters_are_claims", "mend_letters", "mend_endings"])
+def test_doctor_reads_dead_letters_once_and_not_for_each_claim(
+    event_store: EventStore, direct: Callable[[str], object], name: str
+) -> None:
+    direct(DEAD_LETTERS)
+    doctor = qualified(statements("doctor.sql"), event_store._database.schema)  # type: ignore[attr-defined]
+    asked = {**event_store._sql, **doctor}[name].rstrip().rstrip(";")
+    with event_store.transaction() as tx:
+        tx.all("SELECT set_config('enable_seqscan', 'on', true)")
+        [[[found]]] = tx.all(f"EXPLAIN (ANALYZE, FORMAT JSON) {asked}")
+    direct("DELETE FROM dead_letters; DELETE FROM event_claims; DELETE FROM events")
+
+    read = [
+        part["Actual Loops"] * (part["Actual Rows"] + part.get("Rows Removed by Filter", 0))
+        for part in parts(found["Plan"])
+        if part.get("Relation Name") == "dead_letters" and "Scan" in part["Node Type"]
+    ]
+    assert 600 <= sum(read) <= 1_500  # two for each of 300 claims, at most twice, and what goes
+
+
 STATEMENTS = (
-    *("peek", "due_deferred", "hand_out", "due_claims", "return_claims"),
+    *("peek", "due_deferred", "dispatch", "due_claims", "return_claims"),
     *(
         "make_ready",
         "take",
@@ -72,7 +106,7 @@ STATEMENTS = (
 
 @pytest.mark.thorough
 @pytest.mark.req("NEW-001")
-def test_the_statements_of_a_claim_read_no_whole_table(full_store: SqlEventStore) -> None:
+def test_the_statements_of_a_claim_read_no_whole_table(full_store: EventStore) -> None:
     read: set[tuple[str, str]] = set()
     for name in STATEMENTS:
         read |= {
@@ -86,7 +120,7 @@ def test_the_statements_of_a_claim_read_no_whole_table(full_store: SqlEventStore
 
 @pytest.mark.thorough
 @pytest.mark.req("NEW-001")
-def test_what_is_taken_is_not_sorted_out_of_all_that_is_ready(full_store: SqlEventStore) -> None:
+def test_what_is_taken_is_not_sorted_out_of_all_that_is_ready(full_store: EventStore) -> None:
     [locking] = [part for part in planned(full_store, "take") if part["Node Type"] == "LockRows"]
 
     [conditions] = locking["Plans"]
@@ -98,11 +132,12 @@ def test_what_is_taken_is_not_sorted_out_of_all_that_is_ready(full_store: SqlEve
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["finished", "unleased"])
 def test_collection_reads_what_it_locked_once_and_not_for_every_event(
-    full_store: SqlEventStore, name: str
+    full_store: EventStore, name: str
 ) -> None:
     portion = 1_000
     ids = json.dumps([f"old {number}" for number in range(1, portion + 1)])
     place = {"namespace": POST, "type": POSTED, "seen_since": "2025", "now": "2026", "ids": ids}
+    place["restored_since"] = "2025"
     with full_store.transaction() as tx:
         asked = f"EXPLAIN (ANALYZE, FORMAT JSON) {full_store._sql[name]}"
         [[[found]]] = tx.all(asked, place)

@@ -16,6 +16,7 @@ from ontologia import Entity, Field, OntologiaConfig, Relation, Session, left, r
 from ontologia.store.postgres.database import Database
 from ontologia.store.postgres.indexes import create_index
 from ontologia.store.postgres.place import place_of
+from ontologia.store.postgres.wire import Statement
 
 MANY = 6000
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -59,6 +60,8 @@ class Watch:
         """Which index (or table, as a whole) each step of the last statement reads."""
         action()
         sql, bindings = self._seen[-1]
+        if isinstance(sql, Statement):  # bound by position, which the driver does not do by name
+            bindings = dict(zip(sql.plan.names, bindings, strict=True))
         with psycopg.connect(self._server) as connection:
             explain = f"EXPLAIN (FORMAT JSON) {sql}".encode()
             [[found]] = connection.execute(explain, bindings or None).fetchall()

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from ontologia.delivery.lineage import Lineage
-from ontologia.store.events.store import SqlEventStore
+from ontologia.store.events.store import EventStore
 from ontologia.testing import ManualClock
-from ontologia.testing.conformance.event_world import LEASE, POST, POSTED, ParcelPosted, claim, post
+from ontologia_conformance.event_world import LEASE, POST, POSTED, ParcelPosted, claim, post
 from tests.conformance.test_postgres_claims import held, take, until_it_waits
 
-Open = Callable[..., SqlEventStore]
+Open = Callable[..., EventStore]
 Ask = Callable[[str], list[Any]]
 
 
@@ -35,10 +35,10 @@ def test_cleanup_leaves_alone_what_is_being_claimed(
     clock.advance(seconds=1)
 
     with store.transaction() as tx:
-        [mine] = take(store, tx, 1)
+        assert take(store, tx, 1) == [event_id]
         assert another.cleanup_events(POST, clock.now()) == 0
 
-    assert store.claims.renew([mine], LEASE) == []
+    assert store.renew("ship", event_id, lease_ms=LEASE)
     store.ack("ship", event_id)
     assert another.cleanup_events(POST, clock.now()) == 1
 
@@ -54,7 +54,7 @@ def test_cleanup_leaves_alone_what_is_just_becoming_ready(
     clock.advance(seconds=LEASE / 1000 + 1)
 
     with store.transaction() as tx:
-        store.claims._return_due(tx, consumer, store.policy)
+        store.claims.return_due(tx, consumer, store.policy)
         assert another.cleanup_events(POST, clock.now()) == 0
 
     assert mine.event.id == claim(store)[0].id

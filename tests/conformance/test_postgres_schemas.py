@@ -7,7 +7,7 @@ import pytest
 
 from ontologia import Event, Session
 from ontologia.store.postgres.place import place_of
-from ontologia.testing.conformance.schemas import Postgres
+from ontologia_conformance.schemas import Postgres
 from tests.shop import Customer, Product, Subscription
 
 TABLES = (

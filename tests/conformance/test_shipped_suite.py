@@ -10,9 +10,9 @@ import sys
 import psycopg
 import pytest
 
-from ontologia.testing.conformance.schemas import Postgres
+from ontologia_conformance.schemas import Postgres
 
-SUITE = "ontologia.testing.conformance"
+SUITE = "ontologia_conformance"
 RUN = """
 import sys
 
@@ -104,19 +104,11 @@ def test_a_server_that_was_named_and_is_not_there_is_a_failure(run):
     assert f"no connection to {nowhere}" in told
 
 
-def test_without_hypothesis_it_says_what_to_install(run):
-    # A plugin that is installed here for other tests cannot be loaded without it.
-    told = run("test_traversal", "-p", "no:schemathesis", hidden="hypothesis")
-
-    assert "pip install 'ontologia[testing]'" in told
-    assert "exit code 0" not in told
-
-
 @pytest.mark.thorough
 def test_a_plugin_may_bring_another_backend(run, tmp_path):
     (tmp_path / "mine.py").write_text(
         "import pytest\n"
-        "from ontologia.testing.conformance import backends\n"
+        "from ontologia_conformance import backends\n"
         "backends.NAMES.append('mine')\n"
         "@pytest.fixture(scope='session')\n"
         "def mine(): return backends.SQLite()\n"
@@ -132,7 +124,7 @@ def test_a_plugin_may_bring_another_backend(run, tmp_path):
 def test_a_plugin_may_bring_another_provider_of_queues(run, tmp_path):
     (tmp_path / "mine.py").write_text(
         "import pytest\n"
-        "from ontologia.testing.conformance import queue_world\n"
+        "from ontologia_conformance import queue_world\n"
         "queue_world.PROVIDERS.append('mine')\n"
         "@pytest.fixture\n"
         "def mine(clock): return queue_world.InMemory(clock)\n"

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from ontologia.extensions import Event, EventBus, EventJournal, ExtensionContext
-from ontologia.extensions.permissions import ACTIONS
+from ontologia.extensions.context import ACTIONS
 from ontologia.extensions.state import StateQuery
 from tests.docs.test_documentation import DOCS, blocks, public_methods
 

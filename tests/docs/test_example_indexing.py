@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ontologia.testing.conformance.backends import NAMES
+from ontologia_conformance.backends import NAMES
 from tests.docs.applications import Application, assert_told, objects
 
 pytestmark = pytest.mark.thorough

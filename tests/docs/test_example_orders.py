@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from ontologia.testing.conformance.backends import NAMES
+from ontologia_conformance.backends import NAMES
 from tests.docs.applications import Application, assert_told, objects
 from tests.integration.commands import invoke
 

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 # Extensions are run by their host: test_extension_examples.py has them. Applications are more than
 # one file: test_example_*.py have those.
-ELSEWHERE = {"extensions", "orders", "indexing", "assistant", "fastapi", "asgi"}
+ELSEWHERE = {"extensions", "orders", "indexing", "assistant", "fastapi", "asgi", "regions"}
 EXAMPLES = sorted(
     path
     for path in (ROOT / "examples").rglob("*.py")

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import httpx
 
-from ontologia.web import create_app
+from ontologia import OntologiaConfig, codec
+from ontologia.web import app, bodies, connection, create_app, guard, serving
 from ontologia.web.problems import KINDS
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 REFERENCE = (DOCS / "reference/http.md").read_text()
+SECURITY = (DOCS.parent / "SECURITY.md").read_text()
 HOWTO = (DOCS / "howto/serve.md").read_text()
 PATIENCE = 60.0
 
@@ -29,14 +31,40 @@ def test_every_kind_of_problem_is_documented_with_its_status():
 
 
 def test_every_parameter_of_an_application_is_documented():
-    [call] = re.findall(r"create_app\((env, .*)\)", REFERENCE)
-    documented = dict(each.split("=") for each in call.split(", ")[1:])
+    [call] = re.findall(r"= create_app\(\s*(env,.*?),?\s*\)\n", REFERENCE, re.DOTALL)
+    documented = dict(each.split("=") for each in re.split(r",\s+", call)[1:])
     parameters = inspect.signature(create_app).parameters
 
     assert ["env", *documented] == list(parameters)
     for name, value in documented.items():
         if name != "token":
             assert eval(value) == parameters[name].default  # noqa: S307
+
+
+def test_every_limit_of_the_server_is_in_one_table():
+    [table] = re.findall(r"^## Limits of the server\n(.*?)^## ", SECURITY, re.MULTILINE | re.DOTALL)
+    parameters = inspect.signature(create_app).parameters
+    settings = OntologiaConfig.model_fields
+    limits = {
+        "connections": f"{settings['max_connections'].default}, ",
+        "connections of one address": f"{settings['max_connections_per_peer'].default}",
+        "head of a request": f"{guard._LONGEST_HEAD:,} bytes, {connection._MOST_LINES} lines, "
+        f"{connection.HEAD_TIMEOUT:g} seconds",
+        "body of a request": f"{parameters['max_body_bytes'].default:,} bytes, "
+        f"{parameters['body_timeout'].default:g} seconds",
+        "JSON of a body": f"{bodies.MOST_VALUES:,} values, {codec.MAX_DEPTH} levels",
+        f"bodies in memory, what each has beyond {bodies._SMALL:,} bytes": f"{app._MOST_BYTES:,} bytes",
+        "commands that run or wait for one of 16 threads": f"{app._MOST_AT_ONCE}",
+        "idle time between two requests": f"{serving._KEEP_ALIVE} seconds",
+        "time in which a client reads nothing of an answer": f"{connection.WRITE_TIMEOUT:g} seconds",
+        "time for clients when the server is stopped": "5 seconds",
+    }
+
+    for what, limit in limits.items():
+        assert f"\n| {what} | {limit}" in table
+    assert f" {serving._OTHER_FILES} are kept for other files" in table
+    assert settings["shutdown_grace_ms"].default == 5_000
+    assert serving._HEAD == guard._LONGEST_HEAD
 
 
 def test_the_shipping_of_the_howto_can_be_served_and_asked(tmp_path):

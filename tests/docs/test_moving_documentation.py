@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from ontologia import Session
 from ontologia.cli.main import app
 from ontologia.store.postgres.place import place_of
-from ontologia.testing.conformance.backends import NAMES
+from ontologia_conformance.backends import NAMES
 from tests.docs.test_documentation import DOCS, blocks
 from tests.shop import Customer
 

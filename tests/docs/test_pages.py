@@ -23,10 +23,14 @@ DOCS = ROOT / "docs"
 ELSEWHERE = {
     "tutorial.md": "test_tutorial.py::test_everything_in_the_tutorial_happens_as_it_says",
     "howto/extensions.md": "test_extension_documentation.py::test_the_program_of_the_page_runs",
+    "howto/kafka.md": "test_kafka_documentation.py::test_the_program_runs_with_the_settings_of_the_page",
+    "reference/messages.md": "test_kafka_documentation.py::"
+    "test_what_another_program_sends_is_an_event",
     "howto/move.md": "test_moving_documentation.py::test_the_program_that_moves_a_store_moves_it",
     "howto/other-languages.md": "test_actor_documentation.py::test_a_store_is_served_and_asked_as_the_page_says",
     "howto/postgres.md": "test_postgres_documentation.py::"
     "test_the_program_runs_on_a_database_that_was_set_up_as_the_page_says",
+    "howto/s3.md": "test_s3_documentation.py::test_the_programs_of_the_page_run",
     "howto/web.md": "test_web_documentation.py::test_the_application_of_the_page_answers_as_it_says",
     "howto/test-handlers.md": "test_testing_documentation.py::test_the_tests_of_the_page_pass",
     "howto/serve.md": "test_http_documentation.py::"

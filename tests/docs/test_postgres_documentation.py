@@ -18,7 +18,7 @@ from tests.docs.test_documentation import DOCS, blocks
 from tests.servers import own_server
 
 if TYPE_CHECKING:
-    from ontologia.testing.servers import Postgres
+    from ontologia_conformance.servers import Postgres
 
 PAGE = DOCS / "howto/postgres.md"
 SAID = PAGE.read_text()
@@ -83,7 +83,7 @@ def test_a_dump_of_the_schema_restores_to_a_whole_store(server, tmp_path):
     with Session(f"{here}/dumped") as session:
         session.commit(event=DumpMade(where="here"))
 
-    from ontologia.testing.servers import postgres_programs
+    from ontologia_conformance.servers import postgres_programs
 
     for line in (dump, restore):
         command = line.replace(source, f"{here}/dumped").replace(target, f"{here}/restored")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import apsw
 
-from ontologia import Session
-from ontologia.errors import DatabaseError
+from ontologia import Entity, Field, Session
+from ontologia.errors import DatabaseError, DiskFullError
+from ontologia.runtime.session import core_of
 from tests.faults.disk import FAULTS, BadDisk
 from tests.faults.scenario import Scenario
 from tests.faults.small_disk import SmallDisk
@@ -55,8 +56,8 @@ def read_from_a_bad_disk(uri: str, how: str) -> None:
         session.ensure([Order(id=f"{number:0500}") for number in range(500)])
         session.commit()
     session = Session(uri, entity_types=[Order])
-    writer = session._store._database._writer
-    watch = session._store.watch()
+    writer = core_of(session).store.database.writer
+    watch = core_of(session).store.watch()
     busy = threading.Thread(target=_count_for_long, args=(writer,))
     if how == "while somebody writes":
         busy.start()
@@ -99,6 +100,40 @@ def _count_for_long(connection: apsw.Connection) -> None:
         connection.execute(
             f"WITH numbers(n) AS ({numbers}) SELECT COUNT(*) FROM numbers, entity_latest"
         )
+
+
+class Added(Entity):
+    id: Field[str] = Field(primary_key=True)
+    tier: Field[str] = Field(default="", index=True)
+
+
+def open_on_a_full_disk(place: str, beside: bool) -> None:
+    """Say what can be read there, what a write says, and what it says once there is room.
+
+    Without a session beside it, a new one needs room for the index of the log: 8 pages.
+    """
+    try:
+        disk = SmallDisk(Path(place), 8)
+    except OSError as error:
+        say("no disk", str(error))
+        return
+    uri = f"sqlite:///{place}/test.db"
+    with Session(uri, entity_types=[Order]) as session:
+        session.ensure(Order(id="a"))
+        session.commit()
+    with Session(uri) if beside else nullcontext():
+        disk.leave_room(0 if beside else 8)
+        with Session(uri, entity_types=[Order, Added]) as session:
+            found = session.query().entities(Order).count(), session.query().entities(Added).count()
+            session.ensure(Added(id="b"))
+            try:
+                session.commit()
+                said = "written"
+            except DiskFullError as error:
+                said = error.args[0]
+            disk.make_room()
+            session.commit()
+            say("opened", found, said, session.query().entities(Added).count())
 
 
 def suffer_a_full_disk(place: str) -> None:

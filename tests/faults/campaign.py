@@ -1,4 +1,4 @@
-"""All troubles that the tests of this folder make, and a table of what was tried and lost.
+"""All troubles that the tests of this folder and of `tests/abuse` make, and a table of what was tried and lost.
 
 `python -m tests.faults.campaign` runs them as CI does, in a few minutes; `--full` at each point of
 the short life of a store and for a long time under load, which takes more than an hour. A line
@@ -20,7 +20,7 @@ from typing import Any
 from tests.faults.figures import FILE
 
 _FULL = "10"
-_HERE = Path(__file__).parent
+_FOLDERS = (Path(__file__).parent, Path(__file__).parents[1] / "abuse")
 
 
 def main() -> int:
@@ -43,7 +43,7 @@ def _run(figures: Path, full: bool, options: list[str]) -> bool:
     environment = os.environ | {FILE: str(figures)}
     if full:
         environment["ONTOLOGIA_TEST_SAMPLES"] = _FULL
-    command = [sys.executable, "-m", "pytest", "-q", str(_HERE), *options]
+    command = [sys.executable, "-m", "pytest", "-q", *map(str, _FOLDERS), *options]
     return subprocess.run(command, env=environment, check=False).returncode != 0
 
 

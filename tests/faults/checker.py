@@ -17,6 +17,7 @@ import apsw
 
 from ontologia import OntologiaConfig, Session
 from ontologia.clock import SYSTEM_CLOCK
+from ontologia.runtime.session import core_of
 from ontologia.store.doctor import examine
 from ontologia.store.findings import Severity
 from tests import servers
@@ -96,7 +97,7 @@ def unsound(path: Path | str) -> Iterator[str]:
     """The rules of delivery, history and what is derived from it, and the file itself."""
     with Session(str(path)) as session:
         # Long-dead sessions and the like are not what is looked for: an error breaks a promise.
-        for found in examine(session._store, SYSTEM_CLOCK, OntologiaConfig()):
+        for found in examine(core_of(session).store, SYSTEM_CLOCK, OntologiaConfig()):
             if found.severity is Severity.error:
                 yield f"{found.what}: {found.where} ({found.count})"
     if isinstance(path, Path):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from ontologia import Session
-from ontologia.testing.conformance.tiers import SCALE, samples
+from ontologia_conformance.tiers import SCALE, samples
 from tests.faults.checker import UNFINISHED, ask, problems_at_the_end, unsound
 from tests.faults.workers import CONSUMERS, Order, Placed, begin
 
@@ -94,13 +94,13 @@ class Child:
 
 
 def points(count: int, most: int) -> list[int]:
-    """The numbers, from 1 to `count`, at which something goes wrong: so many of them, evenly.
+    """The numbers, from 1 to `count`, at which something goes wrong: so many of them, evenly, or two.
 
     All of them with ONTOLOGIA_TEST_SAMPLES=10.
     """
     if SCALE >= _EACH:
         return list(range(1, count + 1))
-    wanted = min(count, samples(most))
+    wanted = min(count, max(2, samples(most)))
     return [1 + index * count // wanted for index in range(wanted)]
 
 

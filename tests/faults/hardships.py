@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from ontologia import Entity, Field, OntologiaConfig, Schedule, Session, on_event
 from ontologia.clock import SystemClock
+from ontologia.runtime.operator import Operator
+from ontologia.runtime.session import core_of
+from ontologia.store.events import archives
 from ontologia.testing import ManualClock
 from tests.faults.power import Disk, PowerVFS
 from tests.faults.scenario import Scenario
@@ -39,12 +43,40 @@ def work_and_stop_at(
             if statement in sql and about in str(bindings):
                 left -= 1
                 if left == 0:
-                    say("inside", session._store._database._writer.in_transaction)
+                    say("inside", core_of(session).store.database.writer.in_transaction)
                     listen()
             return True
 
-        session._store._database._writer.exec_trace = look
+        core_of(session).store.database.writer.exec_trace = look
         session.run(HANDLERS)
+
+
+def archive_and_stop_at(
+    uri: str, environment: dict[str, str], verb: str, archive: str, statement: str, times: int
+) -> None:
+    """Move finished events to an archive, or restore them; stop where a statement is run so often.
+
+    In batches of four. With the statement "" it does not stop.
+    """
+    os.environ.update(environment)
+    archives._PORTION = 4
+    with Session(uri, config=OntologiaConfig()) as session:
+        left = times
+
+        def look(_cursor: Any, sql: str, _bindings: Any) -> bool:
+            nonlocal left
+            if statement and statement in sql:
+                left -= 1
+                if left == 0:
+                    say("inside")
+                    listen()
+            return True
+
+        core_of(session).store.database.writer.exec_trace = look
+        say("running")
+        by = Operator(session, "ada@host")
+        done = by.archive(archive, timedelta(0)) if verb == "archive" else by.restore(archive)
+        say("done", *done)
 
 
 class Stopped(SystemClock):
@@ -185,6 +217,30 @@ def drain_and_cut_the_power(uri: str, image: str, count: int) -> None:
         say("acked", sum(event["status"] == "acked" for event in listed))
         disk.cut_after(1)
         session.event_store.heartbeat(session.session_id)
+    del vfs
+    raise AssertionError("nothing was written")
+
+
+def commit_in_a_handler_and_cut_the_power(uri: str, image: str, durability: str, when: str) -> None:
+    """Let the power fail at the first write after a handler's commit, or after its ack."""
+    disk = Disk(Path(image), 0, 0)
+    vfs = PowerVFS(disk)
+    with Session(uri, config=OntologiaConfig(handler_durability=durability)) as session:
+
+        def cut() -> None:
+            disk.cut_after(1)
+            session.event_store.heartbeat(session.session_id)
+
+        @on_event(Placed, name="receipt")
+        def handler(ctx: Any) -> None:
+            ctx.ensure(Receipt(id=ctx.event.number, order=ctx.event.number))
+            ctx.commit()
+            if when == "committed":
+                cut()
+
+        session.commit(event=Placed(number="1"))
+        session.run([handler], max_iterations=1)
+        cut()
     del vfs
     raise AssertionError("nothing was written")
 

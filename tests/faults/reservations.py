@@ -9,7 +9,7 @@ from typing import Any
 
 from ontologia import Entity, Event, Field, OntologiaConfig, Session, UnitOfWork, on_event
 from ontologia.errors import StateConflictError
-from tests.faults.workers import Own, say
+from tests.faults.workers import Own, say, say_running
 
 
 class Stock(Entity):
@@ -89,7 +89,7 @@ def reserve_and_die(ctx: Any) -> None:
 def work(uri: str, settings: dict[str, Any], handler: Any, workers: int) -> None:
     """Run one handler until stopped by a signal."""
     with Session(uri, config=OntologiaConfig(**settings)) as session:
-        say("running")
+        say_running()
         session.run([handler], workers=workers)
 
 

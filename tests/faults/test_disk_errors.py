@@ -106,3 +106,20 @@ def test_a_disk_that_is_full_at_any_page_loses_nothing_and_the_store_goes_on(tmp
     assert lost == []
     assert full > 0
     assert others == set()
+
+
+@pytest.mark.req("NEW-062", "NEW-029")
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_session_can_be_opened_and_read_on_a_full_disk(tmp_path, beside: bool) -> None:
+    place = tmp_path / "disk"
+    place.mkdir()
+    with Child(tmp_path, bad_disks.open_on_a_full_disk, str(place), beside) as child:
+        said = child.pipe.recv()
+        if said[0] == "no disk":
+            pytest.skip(f"a small disk cannot be mounted: {said[1]}")
+
+    assert said[0] == "opened", said
+    _, found, refusal, later = said
+    assert (found, later) == ((1, 0), 1)
+    assert "no room left" in refusal
+    assert "nothing was written" in refusal

@@ -12,7 +12,7 @@ import pytest
 
 from ontologia import OntologiaConfig, Session
 from ontologia.testing import ManualClock
-from ontologia.testing.conformance.tiers import samples
+from ontologia_conformance.tiers import samples
 from tests.faults import workers
 from tests.faults.checker import problems_at_the_end
 from tests.faults.children import (

@@ -25,7 +25,7 @@ LEASE = {"event_claim_lease_ms": 300, "event_backoff_base_ms": 5}
 
 POINTS = {  # where to stop: a statement, a word in its values, and at which time
     "handing out": ("DELETE FROM incoming", "", 1),
-    "taking": ("DELETE FROM ready WHERE consumer_id = ?", "", 3),
+    "taking": ("DELETE FROM ready\n WHERE consumer_id = :consumer_id", "", 3),
     "claiming": ("INSERT INTO event_claims(event_id", "receipt", 4),
     "starting": ("SET read_commit = (SELECT", "receipt", 2),
     "checking the lease": ("SELECT lease_until FROM event_claims", "receipt", 2),

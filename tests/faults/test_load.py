@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from ontologia.testing.conformance.tiers import QUICK, SCALE, TIER
+from ontologia_conformance.tiers import QUICK, SCALE, TIER
 from tests.faults.figures import STEADY, tally
 from tests.faults.load import carry_load, is_flat
 

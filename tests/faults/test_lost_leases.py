@@ -13,7 +13,7 @@ import apsw
 import pytest
 
 from ontologia import Session
-from ontologia.testing.conformance.tiers import samples
+from ontologia_conformance.tiers import samples
 from tests.faults import hardships, workers
 from tests.faults.checker import problems_at_the_end
 from tests.faults.children import (

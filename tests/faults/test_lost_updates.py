@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ontologia import Session
-from ontologia.testing.conformance.backends import NAMES, Backend
+from ontologia_conformance.backends import NAMES, Backend
 from tests.faults import reservations
 from tests.faults.children import PATIENCE, Child
 from tests.faults.reservations import ReservationRequested, Shipment, Stock

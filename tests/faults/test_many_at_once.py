@@ -11,7 +11,7 @@ from contextlib import ExitStack
 import pytest
 
 from ontologia import Entity, Event, Field, Session, on_event
-from ontologia.testing.conformance.tiers import SCALE
+from ontologia_conformance.tiers import SCALE
 from tests.faults import workers
 from tests.faults.children import (
     PATIENCE,

@@ -22,7 +22,7 @@ from tests.faults.scenario import Scenario
 from tests.servers import own_server
 
 if TYPE_CHECKING:
-    from ontologia.testing.servers import Postgres
+    from ontologia_conformance.servers import Postgres
 
 _schemas = count(1)
 

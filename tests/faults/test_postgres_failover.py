@@ -22,7 +22,7 @@ from tests.integration.running import running, statuses, until
 from tests.servers import own_server
 
 if TYPE_CHECKING:
-    from ontologia.testing.servers import Postgres
+    from ontologia_conformance.servers import Postgres
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ import psycopg
 import pytest
 
 from ontologia import Session
-from ontologia.testing.conformance.tiers import SCALE, samples
+from ontologia_conformance.tiers import SCALE, samples
 from tests.faults import workers
 from tests.faults.children import (
     Child,
@@ -29,7 +29,7 @@ from tests.faults.workers import HANDLERS
 from tests.servers import own_server
 
 if TYPE_CHECKING:
-    from ontologia.testing.servers import Postgres
+    from ontologia_conformance.servers import Postgres
 
 _schemas = count(1)
 

@@ -13,7 +13,7 @@ import pytest
 
 from ontologia import OntologiaConfig, Session, on_event
 from ontologia.testing import ManualClock
-from ontologia.testing.conformance.tiers import SCALE, samples
+from ontologia_conformance.tiers import SCALE, samples
 from tests.faults import hardships
 from tests.faults.checker import problems, problems_at_the_end
 from tests.faults.children import (
@@ -26,7 +26,7 @@ from tests.faults.children import (
 )
 from tests.faults.figures import KEPT, tally
 from tests.faults.scenario import finish
-from tests.faults.workers import HANDLERS, Placed
+from tests.faults.workers import HANDLERS, Placed, receipt
 
 SOME = "unsynced writes kept by chance"
 NONE = "no unsynced write kept"
@@ -164,6 +164,36 @@ def test_events_whose_acks_a_power_cut_forgot_run_again_and_end_acked(tmp_path):
     assert set(seen.values()) == {1}
     assert acked(path) == 50
     assert_sound(path)
+
+
+RECEIPTS = "SELECT entity_key FROM entity_latest WHERE entity_type = 'Receipt'"
+
+
+@pytest.mark.req("NEW-032")
+@pytest.mark.parametrize(
+    ("durability", "when", "receipts", "acks"),
+    [
+        ("commit", "committed", [("1",)], 0),
+        ("ack", "committed", [], 0),
+        ("ack", "acked", [("1",)], 1),
+    ],
+)
+def test_a_handlers_commit_is_on_disk_when_the_setting_says(
+    tmp_path, durability, when, receipts, acks
+):
+    image = tmp_path / "image"
+    image.mkdir()
+    options = (str(tmp_path / "test.db"), str(image), durability, when)
+    with Child(tmp_path, hardships.commit_in_a_handler_and_cut_the_power, *options) as child:
+        assert child.died() == 0
+
+    path = image / "test.db"
+    assert ask(path, RECEIPTS) == receipts
+    assert acked(path) == acks
+    assert_sound(path)
+    drain(path, [receipt])  # what was not acked comes again, and finds what is there
+    assert ask(path, RECEIPTS) == [("1",)]
+    assert acked(path) == 1
 
 
 @pytest.mark.req("NEW-032")

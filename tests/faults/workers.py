@@ -22,6 +22,7 @@ from typing import Any
 from ontologia import Entity, Event, Field, OntologiaConfig, Session, on_event
 from ontologia.clock import from_text
 from ontologia.errors import ConnectionLostError
+from ontologia.runtime.session import core_of
 
 
 class Order(Entity):
@@ -63,6 +64,16 @@ class Own:
 
 def say(*words: object) -> None:
     Own.pipe.send(words)
+
+
+def say_running() -> None:
+    """Say "running"; a SIGTERM that comes before the run hears signals is sent again."""
+    signal.signal(signal.SIGTERM, _send_again)
+    say("running")
+
+
+def _send_again(number: int, _frame: object) -> None:
+    threading.Timer(0.01, os.kill, (os.getpid(), number)).start()
 
 
 def listen() -> None:
@@ -149,7 +160,7 @@ def work(
     """Run handlers, each for at least `pace` seconds, until stopped by a signal."""
     Own.pace = pace
     with Session(uri, config=OntologiaConfig(**settings)) as session:
-        say("running")
+        say_running()
         session.run(handlers, workers=workers)
 
 
@@ -171,13 +182,13 @@ def work_and_measure(uri: str, settings: dict[str, Any]) -> None:
 
     threading.Thread(target=measure, daemon=True).start()
     with Session(uri, config=OntologiaConfig(**settings)) as session:
-        say("running")
+        say_running()
         session.run([receipt, timed, ship])
 
 
 def hold_the_lock(uri: str) -> None:
     """Keep a write transaction open until told to go on."""
-    with Session(uri) as session, session._store.write():
+    with Session(uri) as session, core_of(session).store.write():
         say("holding")
         listen()
 

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import HealthCheck
 from hypothesis import strategies as st
 
-from ontologia.testing.conformance import tiers
+from ontologia_conformance import tiers
 from tests.fuzz.world import Fuzzed, Hue, Rank, fuzzed
 
 examples = partial(tiers.examples, suppress_health_check=list(HealthCheck), print_blob=True)

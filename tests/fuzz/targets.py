@@ -23,8 +23,8 @@ from typing import Any
 from typer.testing import CliRunner
 
 from ontologia import OntologiaConfig, Schedule, Session, codec
+from ontologia.actors.adapter import Lines
 from ontologia.actors.message import Message
-from ontologia.actors.ndjson import Lines
 from ontologia.cli.main import app
 from ontologia.errors import (
     ConfigError,
@@ -36,10 +36,11 @@ from ontologia.errors import (
 )
 from ontologia.extensions.manifest import read_manifest
 from ontologia.query.words import Words
+from ontologia.runtime.session import core_of
 from ontologia.runtime.transfer.importing import import_state
 from ontologia.schema.event import event_of, payload_of
 from ontologia.schema.typespec import TypeSpec
-from ontologia.store.open import _sqlite_path
+from ontologia.store.open import sqlite_path
 from ontologia.store.postgres.place import place_of
 from ontologia.testing import ManualClock
 from tests.fuzz.world import Fuzzed, FuzzedEvent, FuzzedLink, ask_both, filled
@@ -127,7 +128,7 @@ def settings(data: bytes) -> None:
 def places(data: bytes) -> None:
     """A URI names a place, or none; nothing is opened."""
     with suppress(StoreOpenError):
-        _sqlite_path(_text(data)).encode()
+        sqlite_path(_text(data)).encode()
     with suppress(StoreOpenError):
         place = place_of(f"postgresql://{_text(data)}")
         assert "\0" not in place.conninfo
@@ -182,7 +183,7 @@ def arguments(data: bytes) -> None:
     """Whatever a reading command is told: a documented exit code, no traceback, nothing changed."""
     which, *given = (part.decode(errors="surrogateescape") for part in data.split(b"\n"))
     session = _session()
-    command = ["--datastore-uri", session._store.uri, *READING[len(which) % len(READING)]]
+    command = ["--datastore-uri", core_of(session).store.uri, *READING[len(which) % len(READING)]]
     command += [each for each in given if _reads(each)]
     before = session.head, sorted(_folder().iterdir())
     run(command)

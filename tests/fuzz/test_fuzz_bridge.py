@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ontologia import Session, codec
 from ontologia.actors.bridge import bridged
 from ontologia.commands import Env
-from ontologia.testing.conformance.backends import NAMES, Backend
+from ontologia_conformance.backends import NAMES, Backend
 from tests.fuzz.strategies import JSON, TEXT, examples
 from tests.fuzz.world import FIELDS, Fuzzed, FuzzedLink, filled, fuzzed
 from tests.integration.actor_world import connected, line, serving

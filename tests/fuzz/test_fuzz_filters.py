@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ontologia import Session, left, right
 from ontologia.errors import QueryError
-from ontologia.testing.conformance.backends import NAMES, Backend
+from ontologia_conformance.backends import NAMES, Backend
 from tests.fuzz.strategies import ANYTHING, TEXT, examples
 from tests.fuzz.targets import words
 from tests.fuzz.world import FIELDS, Fuzzed, FuzzedLink, ask_both, filled

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from ontologia import Session, codec
 from ontologia.errors import InvalidValueError, OntologiaError
 from ontologia.schema.event import event_of, payload_of
-from ontologia.testing.conformance.backends import NAMES, Backend
+from ontologia_conformance.backends import NAMES, Backend
 from tests.fuzz.strategies import ANYTHING, JSON, examples
 from tests.fuzz.targets import decoding, lines, messages, payloads, specs
 from tests.fuzz.world import FIELDS, Fuzzed, FuzzedEvent, fuzzed

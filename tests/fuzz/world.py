@@ -12,6 +12,7 @@ from ontologia import Entity, Event, Field, Relation, Session
 from ontologia.errors import QueryError
 from ontologia.query import QueryBuilder, Question
 from ontologia.runtime.reader import Reader
+from ontologia.runtime.session import core_of
 from ontologia.schema.expression import Condition
 
 
@@ -113,7 +114,9 @@ class EvaluatingReader(Reader):
 
 def ask_both(session: Session, cls: type[Any], condition: Condition) -> int:
     """Ask the store and the evaluator; how many there are, of which both say the same ones."""
-    reader = EvaluatingReader(session._store, session._registry, session._versions)
+    reader = EvaluatingReader(
+        core_of(session).store, core_of(session).registry, core_of(session).versions
+    )
     found: list[Any] = []
     for builder in (session.query(), QueryBuilder(reader)):
         asked = builder.entities(cls) if issubclass(cls, Entity) else builder.relations(cls)

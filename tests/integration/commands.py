@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 
 from ontologia.cli.main import app
 from ontologia.testing import ManualClock
-from ontologia.testing.conformance.event_world import POST
+from ontologia_conformance.event_world import POST
 from tests.integration.running import PATIENCE
 
 ROOT = Path(__file__).parents[2]

@@ -13,8 +13,9 @@ import pytest
 from ontologia import OntologiaConfig
 from ontologia.clock import SYSTEM_CLOCK
 from ontologia.store.open import open_store
-from ontologia.testing.conformance.backends import NAMES, Backend
+from ontologia_conformance.backends import NAMES, Backend
 from tests.integration.running import PATIENCE, until
+from tests.s3.proxy import Proxy
 
 
 @pytest.fixture(scope="session", params=[name for name in NAMES if name != "postgres16"])
@@ -67,6 +68,17 @@ def refuse(
         return lambda: sql(f"ALTER TABLE {table} DROP CONSTRAINT refused")
 
     return begin
+
+
+@pytest.fixture
+def proxy(
+    s3_uri: str, s3_server: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Proxy]:
+    """What is opened from now on reaches the S3 server through it."""
+    with Proxy(s3_server) as proxy:
+        for name, value in proxy.environment.items():
+            monkeypatch.setenv(name, value)
+        yield proxy
 
 
 @pytest.fixture

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from random import Random
 from typing import Any
 
 from ontologia import Event, Field, OntologiaConfig, Schedule, Session, on_event
+from ontologia.runtime.session import core_of
 from ontologia.store.copying.tables import TABLES
+from ontologia.store.events.archives import ArchivedEvent
+from ontologia.store.events.intakes import Move
 from ontologia.testing import ManualClock
-from ontologia.testing.conformance.event_world import (
+from ontologia_conformance.event_world import (
     POST,
     ParcelPosted,
     bury,
     claim,
     post,
 )
-from ontologia.testing.conformance.query_world import ENTITIES, FIELDS, RELATIONS
+from ontologia_conformance.query_world import ENTITIES, FIELDS, RELATIONS
 
 Ask = Callable[..., list[Any]]
 """`ask(uri, statement)`: the rows of a statement on a store's own tables."""
@@ -59,14 +62,26 @@ def fill(uri: str, clock: ManualClock, *, commits: int = 4, seed: int = 7) -> di
                 obj = cls(**{name: kind.draw(random) for name, kind in FIELDS[cls].items()})
                 (session.delete if random.random() < 0.2 else session.ensure)(obj)
             session.commit()
-        with session._store.write() as transaction:
-            session._store.replies.add(transaction.tx, POST, "key ☃", "hash", '{"said":"é"}')
+        with core_of(session).store.write() as transaction:
+            core_of(session).store.replies.add(
+                transaction.tx, POST, "key ☃", "hash", '{"said":"é"}'
+            )
+        core_of(session).store.events.intakes.store(
+            POST, "s3://bucket/ü", {"": Move(None, 1, 0)}, [], [], ["é.json"], lambda row, _: row
+        )
         return _fill_events(session, clock)
 
 
 def _fill_events(session: Session, clock: ManualClock) -> dict[str, str]:
     store = session.event_store
     ids: dict[str, str] = {}
+    [ids["back"]] = post(store, 20)
+    claim(store)
+    store.ack("ship", ids["back"])
+    clock.advance(seconds=1)
+    shelf = Shelf()
+    assert [*store.archives.move(POST, timedelta(0), shelf)] == [(1, 0)]
+    assert [*store.archives.restore(POST, shelf)] == [(1, 0, 0)]
     [ids["dead"]] = post(store, 13)
     bury(store, ids["dead"], clock)
     cancelled = store.defer(ParcelPosted(number=60), POST, delay=60)
@@ -76,7 +91,7 @@ def _fill_events(session: Session, clock: ManualClock) -> dict[str, str]:
     store.defer(Cleaned(room="soon"), POST, delay=1)
     session.add_schedule(EVERY_QUARTER)
     clock.advance(seconds=15 * 60)
-    assert session._scheduler.fire_due() == 1
+    assert core_of(session).scheduler.fire_due() == 1
     session.run([sweep], max_iterations=1)
 
     names = ("done", "failed", "held", "returned", "ready")
@@ -92,6 +107,36 @@ def _fill_events(session: Session, clock: ManualClock) -> dict[str, str]:
     store.enqueue(Cleaned(text="é" * (LIMIT // 2 - 100)), POST)
     [ids["new"]] = post(store, 6)
     return ids
+
+
+class Shelf:
+    """An archive in this process."""
+
+    uri = "shelf://☃"
+
+    def __init__(self) -> None:
+        self._events: dict[tuple[str, str], ArchivedEvent] = {}
+
+    def keep(self, events: Sequence[ArchivedEvent]) -> list[ArchivedEvent]:
+        self._events |= {(each.row.namespace, each.row.id): each for each in events}
+        return list(events)
+
+    def find(self, namespace: str, event_ids: Iterable[str]) -> list[ArchivedEvent]:
+        found = (self._events.get((namespace, each)) for each in event_ids)
+        return [each for each in found if each is not None]
+
+    def chain(self, namespace: str, root_event_id: str) -> list[str]:
+        return [
+            id
+            for (of, id), each in self._events.items()
+            if of == namespace and id != each.row.root_event_id == root_event_id
+        ]
+
+    def ids(self, namespace: str) -> Iterator[str]:
+        return (id for of, id in self._events if of == namespace)
+
+    def namespaces(self) -> list[str]:
+        return sorted({of for of, _ in self._events})
 
 
 def contents(ask: Ask, uri: str) -> dict[str, list[Any]]:

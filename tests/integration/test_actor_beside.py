@@ -11,9 +11,8 @@ import pytest
 
 from ontologia import Session
 from ontologia.actors import ActorLoop, Message
-from ontologia.actors.bridge import bridged
-from ontologia.actors.bridge_state import StateActor
-from ontologia.actors.storing import AT_ONCE
+from ontologia.actors.bridge import StateActor, bridged
+from ontologia.actors.store_actor import CONCURRENCY
 from ontologia.commands import Env
 from tests.integration import actor_store
 from tests.integration.actor_store import BridgeSkipper
@@ -136,11 +135,11 @@ def test_changes_are_in_order_and_questions_behind_them_see_them(uri, tmp_path):
 def test_a_few_commands_at_a_time_are_carried_out_and_the_next_one_waits(uri, tmp_path, go):
     async def main():
         async with served(uri, tmp_path) as (loop, _, client, other):
-            held = [dispatched(HOLD) for _ in range(AT_ONCE)]
+            held = [dispatched(HOLD) for _ in range(CONCURRENCY)]
             asking = asyncio.create_task(said(client, *held))
-            await eventually(lambda: loop.metrics()["mailboxes"]["commands"] == AT_ONCE)
+            await eventually(lambda: loop.metrics()["mailboxes"]["commands"] == CONCURRENCY)
             waiting = asyncio.create_task(said(other, dispatched(LAY)))
-            await eventually(lambda: loop.metrics()["mailboxes"]["commands"] == AT_ONCE + 1)
+            await eventually(lambda: loop.metrics()["mailboxes"]["commands"] == CONCURRENCY + 1)
             await time_passes(tmp_path)
             done = waiting.done()
             go.set()
@@ -149,7 +148,7 @@ def test_a_few_commands_at_a_time_are_carried_out_and_the_next_one_waits(uri, tm
 
     done, laid, answered, metrics = asyncio.run(main())
 
-    assert (done, laid, answered) == (False, "reply", AT_ONCE)
+    assert (done, laid, answered) == (False, "reply", CONCURRENCY)
     assert metrics["mailboxes"]["commands"] == 0
 
 

@@ -11,8 +11,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 from ontologia.actors import ActorLoop, TcpAdapter, UnixSocketAdapter
-from ontologia.actors.clients import MOST_CLIENTS
+from ontologia.actors.sockets import MOST_CLIENTS, Complaints
 from ontologia.errors import ConfigError
+from ontologia.testing import ManualClock
 from tests.integration.actor_world import Client, echoing, eventually, line
 from tests.integration.running import PATIENCE
 
@@ -47,10 +48,10 @@ class Place:
         return connection
 
     @asynccontextmanager
-    async def crowded(self):
+    async def crowded(self, most=MOST):
         """A loop with as many clients as there may be."""
         async with ActorLoop([echoing()[1]], adapters=[self.adapter]), AsyncExitStack() as left:
-            clients = [await self.connect() for _ in range(MOST)]
+            clients = [await self.connect() for _ in range(most)]
             for each in clients:
                 left.push_async_callback(each.close)
                 await each.send(self.hello)
@@ -72,6 +73,8 @@ def asked(place):
 
 
 def test_one_client_too_many_is_told_so_once_and_let_go(place, caplog):
+    place.adapter._complaints = Complaints("here", ManualClock().monotonic)
+
     async def main():
         async with place.crowded() as clients:
             told = [await asyncio.to_thread(asked, place) for _ in range(2)]
@@ -86,7 +89,75 @@ def test_one_client_too_many_is_told_so_once_and_let_go(place, caplog):
         assert "3 clients are connected" in refused["data"]["message"]
     assert answers == [{"n": 1}] * MOST
     assert (clients, served) == (MOST, MOST)
-    assert caplog.text.count("a client is turned away") == 2
+    assert caplog.text.count("a client is turned away") == 1, "a clock that stands still"
+
+
+def test_clients_without_a_token_make_room_the_oldest_first(tmp_path, caplog):
+    place = Place("tcp", tmp_path, most_clients=MOST)
+    place.adapter._complaints = Complaints("here", ManualClock().monotonic)
+
+    async def main():
+        async with ActorLoop([echoing()[1]], adapters=[place.adapter]), AsyncExitStack() as left:
+            silent = []
+            for number in range(2 * MOST):
+                silent.append(await place.connect())
+                left.push_async_callback(silent[-1].close)
+                await eventually(lambda served=number + 1: place.adapter.served == served)
+            told = [await each.read() for each in silent[:MOST]]
+            answer = await asyncio.to_thread(asked_once, place)
+            told.append(await silent[MOST].read())
+            await silent[-1].send(place.hello)
+            return told, answer, await silent[-1].ask(data={"n": 3}), place.adapter.clients
+
+    with caplog.at_level(logging.WARNING, "ontologia.actors"):
+        told, answer, late, clients = asyncio.run(main())
+
+    assert [each["data"]["code"] for each in told] == [503] * (MOST + 1)
+    assert "has not sent its token" in told[0]["data"]["message"]
+    assert (answer["data"], late["data"]) == ({"n": 2}, {"n": 3})
+    assert clients <= MOST
+    assert caplog.text.count("a client is disconnected") == 1
+
+
+def test_clients_that_are_accepted_together_make_room_for_each_other(tmp_path):
+    place = Place("tcp", tmp_path, most_clients=1)
+
+    async def main():
+        async with ActorLoop([echoing()[1]], adapters=[place.adapter]), AsyncExitStack() as left:
+            # The kernel has them all before the loop accepts the first.
+            sockets = [left.enter_context(place.socket()) for _ in range(3 * MOST)]
+            await eventually(lambda: place.adapter.served == len(sockets))
+            *evicted, last = sockets
+            last.sendall(place.hello + line(data={"n": 2}))
+            return [await asyncio.to_thread(first_line, each) for each in (*evicted, last)]
+
+    *evicted, last = asyncio.run(main())
+
+    assert {each["data"]["code"] for each in evicted} == {503}
+    assert last["data"] == {"n": 2}
+
+
+def first_line(connection):
+    with connection.makefile("rb") as stream:
+        return json.loads(stream.readline())
+
+
+def test_complaints_are_one_line_a_second_and_counted(caplog):
+    clock = ManualClock()
+    complaints = Complaints("tcp:here:1", clock.monotonic)
+
+    for _ in range(5):
+        complaints.log("a client is turned away")
+    clock.advance(seconds=1)
+    complaints.log("a client is turned away")
+    clock.advance(seconds=1)
+    complaints.log("a client is turned away")
+
+    assert caplog.messages == [
+        "tcp:here:1: a client is turned away",
+        "tcp:here:1: a client is turned away (and 4 more since the line before)",
+        "tcp:here:1: a client is turned away",
+    ]
 
 
 def test_there_is_room_again_when_one_has_gone(place):
@@ -106,19 +177,19 @@ def asked_once(place):
 
 
 def test_those_who_do_not_leave_when_they_are_told_are_not_kept(place, monkeypatch):
-    monkeypatch.setattr("ontologia.actors.clients._GRACE", 0.05)
+    monkeypatch.setattr("ontologia.actors.sockets._GRACE", 0.05)
 
     async def main():
         async with place.crowded(), AsyncExitStack() as left:
             for _ in range(2 * MOST):
                 left.push_async_callback((await place.connect()).close)
-            await eventually(lambda: not place.adapter._leaving)
+            await eventually(lambda: not place.adapter._rejected)
 
     asyncio.run(main())
 
 
 def test_a_crowd_of_those_who_do_not_leave_is_bounded_and_gone_at_the_end(place, monkeypatch):
-    monkeypatch.setattr("ontologia.actors.clients._GRACE", 3_600)
+    monkeypatch.setattr("ontologia.actors.sockets._GRACE", 3_600)
 
     async def main():
         async with AsyncExitStack() as left:
@@ -127,8 +198,8 @@ def test_a_crowd_of_those_who_do_not_leave_is_bounded_and_gone_at_the_end(place,
                     client = await place.connect()
                     left.push_async_callback(client.close)
                     assert (await client.read())["data"]["code"] == 503
-                kept = len(place.adapter._leaving)
-            await eventually(lambda: not place.adapter._leaving)
+                kept = len(place.adapter._rejected)
+            await eventually(lambda: not place.adapter._rejected)
             return kept
 
     assert asyncio.run(main()) == MOST
@@ -146,10 +217,7 @@ def test_there_is_a_limit_if_none_is_given(kind, tmp_path):
     place = Place(kind, tmp_path)
 
     async def main():
-        async with ActorLoop([echoing()[1]], adapters=[place.adapter]), AsyncExitStack() as left:
-            for _ in range(MOST_CLIENTS):
-                left.push_async_callback((await place.connect()).close)
-            await eventually(lambda: place.adapter.clients == MOST_CLIENTS)
+        async with place.crowded(MOST_CLIENTS):
             return await asyncio.to_thread(asked, place)
 
     [refused] = asyncio.run(main())

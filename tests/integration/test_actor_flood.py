@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from ontologia.actors import ActorLoop, Capability, Message, StdioAdapter
-from ontologia.actors.ndjson import MOST_IN_FLIGHT
+from ontologia.actors.adapter import MOST_IN_FLIGHT
 from tests.integration.actor_world import (
     Deaf,
     Listener,
@@ -117,7 +117,7 @@ def test_events_for_a_stuck_actor_wait_with_their_client_and_all_of_them_come(pa
 
 @pytest.mark.req("CQR-076", "CQR-014")
 def test_long_lines_for_a_stuck_actor_count_by_their_bytes(path, monkeypatch):
-    monkeypatch.setattr("ontologia.actors.ndjson.MOST_BYTES", 1_000_000)
+    monkeypatch.setattr("ontologia.actors.adapter.MOST_BYTES", 1_000_000)
     text, many = "x" * 10_000, 500
 
     async def main():

@@ -125,7 +125,7 @@ def test_an_event_that_was_not_routed_when_the_loop_stopped_comes_again(uri):
         with Session(uri) as session:
             loop = ActorLoop(bridged(session, [ears]))
             async with loop:
-                mirror = loop._crew.actors["mirror"]
+                mirror = loop._actors["mirror"]
                 mirror.emit = lambda *_: None  # nothing is routed any more
                 event_id = published(session, "buoy.lost")
                 await eventually(lambda: mirror._routing)
@@ -224,12 +224,14 @@ def test_a_durable_timer_that_cannot_be_set_is_said(uri):
                 both = {**durable(1), "dueAt": 5}
                 far = {k: v for k, v in durable().items() if k != "delayMs"} | {"dueAt": 1e300}
                 long = durable(1, data={"text": "x" * 2_000_000})
+                uncounted = durable(1, "Timer.Set", {**durable(1), "durable": False})
+                uncounted["message"]["kind"] = "command"
                 return [
                     (await loop.request(Message.command("Timer.Set", each))).data["code"]
-                    for each in (both, far, long)
+                    for each in (both, far, long, uncounted)
                 ]
 
-    assert asyncio.run(main()) == [400, 422, 422]
+    assert asyncio.run(main()) == [400, 422, 422, 422]
 
 
 def test_timers_in_memory_are_as_before(uri):

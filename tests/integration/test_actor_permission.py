@@ -9,7 +9,7 @@ import pytest
 from ontologia import Session
 from ontologia.actors import ActorLoop, Message, UnixSocketAdapter
 from ontologia.actors.bridge import bridged
-from ontologia.actors.permission import system_type_in
+from ontologia.actors.router import system_type_in
 from tests.integration.actor_world import connected, echoing, eventually, line, listening
 
 VICTIM = "asked-by-another"

@@ -13,7 +13,7 @@ import threading
 import pytest
 
 from ontologia.actors import ActorLoop, Capability, Message, UnixSocketAdapter
-from ontologia.actors.ndjson import MOST_IN_FLIGHT, Lines
+from ontologia.actors.adapter import MOST_IN_FLIGHT, Lines
 from ontologia.errors import ActorBootError, ConfigError
 from tests.integration.actor_world import (
     Client,

@@ -10,6 +10,7 @@ import pytest
 
 from ontologia import Discard, Event, Field, LeaseExpiredError, Retry, on_event
 from ontologia.errors import EventLoopLimitError
+from ontologia.runtime.session import core_of
 from tests.integration.running import PATIENCE, claim_of, until
 from tests.shop import Customer
 
@@ -35,7 +36,7 @@ def announce(session, *numbers: int) -> list[str]:
 def session(open_session):
     session = open_session()
     yield session
-    if not session._closed:
+    if not core_of(session).closed:
         assert session.event_store.check() == []
 
 

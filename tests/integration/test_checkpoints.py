@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from ontologia import Entity, Field, Session
+from ontologia.runtime.session import core_of
+from ontologia.store.sqlite import database
 from ontologia.store.sqlite.checkpoints import Checkpoints
 from tests.integration.running import until
 
@@ -39,6 +41,17 @@ def head_of(log: Path) -> bytes:
     """What a log that begins anew has another of."""
     with log.open("rb") as file:
         return file.read(32)
+
+
+def until_it_begins_anew(session: Session, log: Path, since: int) -> None:
+    """Commit until a commit has found all of the log moved, however slow the thread is."""
+    first, numbers = head_of(log), iter(range(since, since + 8000))
+
+    def began_anew() -> bool:
+        write(session, 1, since=next(numbers) * 16)
+        return head_of(log) != first
+
+    until(began_anew)
 
 
 @pytest.fixture
@@ -75,14 +88,16 @@ def test_a_log_that_was_moved_begins_anew_and_is_moved_again(path):
         for turn in range(1, 5):
             write(session, 6, since=turn * 1000)
             until(lambda turn=turn: moved(path) > turn * 5 * 2**20)
-        assert log.stat().st_size < 20 * 2**20  # as long as the longest it ever was
+            until_it_begins_anew(session, log, since=turn * 10_000)
 
 
 def test_a_thread_that_cannot_begin_leaves_it_to_a_commit(path, monkeypatch):
     with Session(str(path), entity_types=[Ledger]) as session:
         before = moved(path)
         monkeypatch.setattr(
-            session._store._database._checkpoints, "_connect", lambda: _refuse("no descriptor")
+            core_of(session).store.database._checkpoints,
+            "_connect",
+            lambda: _refuse("no descriptor"),
         )
         write(session, 5)
         until(lambda: checkpointers() == [])
@@ -121,20 +136,27 @@ def test_a_thread_that_is_refused_makes_no_commit_fail_and_closing_neither(path,
     assert not path.with_name("ledger.db-wal").exists()
 
 
+def test_a_log_that_a_reader_made_long_is_cut_when_it_begins_anew(path, monkeypatch):
+    monkeypatch.setattr(database, "LONGEST_LOG", 2**20)
+    log = path.with_name("ledger.db-wal")
+    with Session(str(path), entity_types=[Ledger]) as session:
+        with core_of(session).store.read() as reader:
+            reader.head()
+            write(session, 40)
+            long = log.stat().st_size
+        until_it_begins_anew(session, log, since=2000)
+
+        assert long > 40 * 2**20
+        assert log.stat().st_size < 20 * 2**20
+
+
 def test_what_a_reader_kept_in_the_log_is_moved_when_it_is_gone(path):
     with Session(str(path), entity_types=[Ledger]) as session:
         write(session, 1)
         before = moved(path)
-        with session._store.read() as reader:
+        with core_of(session).store.read() as reader:
             assert reader.head() == 16
             write(session, 40, since=1000)
             assert moved(path) < before + 5 * 2**20
-        log = path.with_name("ledger.db-wal")
-        first, numbers = head_of(log), iter(range(2000, 9000))
-
-        def began_anew() -> bool:
-            write(session, 1, since=next(numbers) * 16)
-            return head_of(log) != first
-
-        until(began_anew)
+        until_it_begins_anew(session, path.with_name("ledger.db-wal"), since=2000)
         assert moved(path) > 40 * 2**20

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from ontologia import Session
 from ontologia.cli.main import app
+from ontologia.runtime.session import core_of
 from ontologia.store.copying import copy_store
 from tests.integration.moving import contents, fill
 
@@ -156,7 +157,8 @@ def test_what_the_copy_lacks_is_said(source, place, run, monkeypatch):
     target = place("sqlite")
     with Session(source) as session:
         monkeypatch.setattr(
-            "ontologia.cli.copy._lines", lambda: lambda _: session._register(busy=True)
+            "ontologia.cli.copy._lines",
+            lambda: lambda _: core_of(session).register_session(busy=True),
         )
         done = run("copy", source, target)
 

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from ontologia import Session
 from ontologia.cli.demo_shop import Order, Stock
 from ontologia.cli.main import app
+from ontologia.runtime.session import core_of
 from tests.integration.commands import Terminal
 
 
@@ -48,7 +49,9 @@ def test_the_story_happens_as_it_is_told(run):
         [letter] = session.event_store.list_dead_letters("shop")
         assert (letter["type"], letter["attempts"]) == ("order.placed", 3)
         assert session.event_store.check() == []
-        assert session._store.events._database.all("SELECT COUNT(*) FROM schedule_fires") == [(1,)]
+        assert core_of(session).store.events._database.all(
+            "SELECT COUNT(*) FROM schedule_fires"
+        ) == [(1,)]
 
 
 @pytest.mark.thorough

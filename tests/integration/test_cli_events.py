@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from ontologia.cli.main import app
 from ontologia.clock import to_text
-from ontologia.testing.conformance.event_world import (
+from ontologia_conformance.event_world import (
     LOST,
     OTHER,
     POST,
@@ -181,7 +181,7 @@ def test_a_terminal_shows_tracebacks_line_by_line(run, uri, event_store):
 
     assert attempt["traceback"] == "first\n  \x1bsecond\n"
     below = shown.replace("\r", "").partition("\n}\n")[2]
-    assert below == "\nship, attempt 1:\nfirst\n  \\x1bsecond\n"
+    assert below == "\nship, attempt 1:\n    first\n      \\x1bsecond\n"
 
 
 @pytest.mark.req("ONT-192")
@@ -224,8 +224,9 @@ def test_dead_letters_are_listed_and_chosen(run, event_store, clock):
         [second, POSTED, "bill", "10", "OSError: no van"],
         [first, POSTED, "ship", "10", "OSError: no van"],
     ]
-    for chosen in (["--handler", "ship"], ["--error", "no van", "--handler", "ship"]):
-        assert [row["event_id"] for row in lines(run("dead-letters", "--json", *chosen))] == [first]
+    for more in ([], ["--error", "no van"], ["--error", ""]):
+        chosen = lines(run("dead-letters", "--json", "--handler", "ship", *more))
+        assert [row["event_id"] for row in chosen] == [first]
     for none in (["--type", LOST], ["--error", "no ship"], ["--newer-than", "1h"]):
         assert table(run("dead-letters", *none)) == [columns]
     assert len(table(run("dead-letters", "--older-than", "30m"))) == 3
@@ -305,8 +306,8 @@ def test_figures_are_counted_by_type_and_handler(run, event_store, clock):
     counted = lines(run("stats", "--json", "--window", "10m"))[2]
 
     assert columns[:5] == ["Type", "Handler", "Waiting", "Oldest", "Unsubscribed"]
-    assert columns[5:9] == ["Claimed", "Backoff", "Came/min", "Done/min"]
-    assert columns[9:] == ["Conflicts", "Failures", "Dead Letters"]
+    assert columns[5:9] == ["Claimed", "Overdue", "Backoff", "Came/min"]
+    assert columns[9:] == ["Done/min", "Conflicts", "Failures", "Dead Letters"]
     assert dead_row[:5] == ["event.dead_letter", "-", "0", "-", "1"]
     assert lost[:2] == [LOST, "-"]  # nobody is subscribed
     assert posted[:2] == [POSTED, "ship"]

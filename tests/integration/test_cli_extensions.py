@@ -99,24 +99,28 @@ def emit(uri, topic, **payload):
     assert done.exit_code == 0, done.stderr
 
 
-# -- list ----------------------------------------------------------------------------------------
+# -- list and check ------------------------------------------------------------------------------
 
 
-def test_a_list_shows_state_topics_permissions_and_reasons(folder):
+@pytest.mark.parametrize(
+    ("command", "state", "code"), [("list", "unchecked", 0), ("check", "ready", 1)]
+)
+def test_a_row_has_state_topics_permissions_and_reasons(folder, command, state, code):
     extension(folder, "alerts", NOTIFIES)
     extension(folder, "broken", "nonsense: 1")
     extension(folder, "echo", ECHOES, main=ECHO % "")
 
-    done = invoke("extensions", "list", folder)
+    done = invoke("extensions", command, folder)
 
+    assert done.exit_code == code
     reason = f"{folder / 'broken' / 'manifest.yaml'}: nonsense: is no key of a manifest; there are"
     head, alerts, broken, echo = done.stdout.splitlines()
     assert head.split("\t") == ["Extension", "Version", "State", "Topics", "Permissions", "Reason"]
-    assert alerts.split("\t") == ["alerts", "-", "ready", "alert", "unrestricted", "-"]
+    assert alerts.split("\t") == ["alerts", "-", state, "alert", "unrestricted", "-"]
     assert broken.split("\t")[:5] == ["broken", "-", "broken", "-", "-"]
     assert broken.split("\t")[5].startswith(reason)
     permissions = "subscribe user.message; read Customer"
-    assert echo.split("\t") == ["echo", "2.0", "ready", "user.message", permissions, "-"]
+    assert echo.split("\t") == ["echo", "2.0", state, "user.message", permissions, "-"]
 
 
 def test_a_list_in_json_has_everything_of_each(folder):
@@ -130,19 +134,48 @@ def test_a_list_in_json_has_everything_of_each(folder):
     assert alerts["permissions"] == "unrestricted"
     assert (alerts["state"], len(alerts["reasons"])) == ("broken", 1)
     assert echo["permissions"]["read"] == ["Customer"]
-    assert (echo["state"], echo["reasons"]) == ("ready", [])
+    assert (echo["state"], echo["reasons"]) == ("unchecked", [])
 
 
-def test_a_list_runs_nothing(folder, tmp_path):
+def test_a_list_imports_nothing(folder, tmp_path):
+    touch = f"__import__('pathlib').Path({str(tmp_path)!r}, %r).touch()"
     extension(
         folder,
         "a",
-        main="import pathlib\nclass Extension:\n    async def initialize(self, context):\n"
-        f"        pathlib.Path({str(tmp_path / 'ran')!r}).touch()\n",
+        main=f"{touch % 'imported'}\nclass Extension:\n    async def initialize(self, context):\n"
+        f"        {touch % 'started'}\n",
     )
+    (folder / "a" / "__init__.py").write_text(touch % "packaged")
+    extension(folder, "b", main="raise SystemExit('bad code')")
 
-    assert "ready" in invoke("extensions", "list", folder).stdout
-    assert not (tmp_path / "ran").exists()
+    done = invoke("extensions", "list", folder)
+
+    assert done.exit_code == 0
+    assert done.stdout.count("unchecked") == 2
+    assert [each.name for each in tmp_path.iterdir() if each.is_file()] == []
+    checked = invoke("extensions", "check", folder)
+    assert checked.exit_code == 1
+    assert "bad code" in checked.stdout
+    assert sorted(each.name for each in tmp_path.iterdir() if each.is_file()) == [
+        "imported",
+        "packaged",
+    ]
+
+
+def test_a_list_tells_what_manifests_and_settings_lack(folder):
+    extension(folder, "a", "events: {subscribes: [{topic: x, handler: custom}]}")
+    extension(folder, "b", NOTIFIES + "\ndepends_on: [a]")
+
+    a, b = invoke("extensions", "list", folder).stdout.splitlines()[1:]
+
+    assert "custom needs code, and there is none" in a
+    assert "a is broken" in b
+
+
+def test_a_check_of_good_ones_is_good(folder):
+    extension(folder, "echo", ECHOES, main=ECHO % "")
+
+    assert invoke("extensions", "check", folder).exit_code == 0
 
 
 def test_a_folder_that_is_not_there_or_empty_is_not_found(tmp_path):

@@ -123,6 +123,7 @@ def test_it_says_where_the_store_is_and_how_far(full):
     assert found["head"] == 4
     assert found["last_commit"].startswith("2026-01-01T")
     assert found["layout"] >= 3
+    assert ("durability" in found) is server
     assert found["size"] > 100_000
     assert [each["name"] for each in found["types"]] == ["Place", "Thing", "Link", "Step", "Visit"]
     assert "objects" not in found["types"][0]  # nothing was counted
@@ -140,7 +141,7 @@ def test_statistics_count_objects_and_events(full, ask_store):
     total = sum(post[status] for status in EVENT_STATUSES)
     assert [(total,)] == [tuple(r) for r in ask_store(full, "SELECT COUNT(*) FROM events")]
     assert (post["dead_lettered"], post["dead_letters"]) == (1, 1)
-    assert post["acked"] == 3
+    assert post["acked"] == 4
 
 
 def test_running_sessions_are_counted(uri):

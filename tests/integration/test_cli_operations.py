@@ -17,7 +17,7 @@ from ontologia.delivery.lineage import Lineage
 from ontologia.errors import LockContentionError
 from ontologia.runtime.operator import Operator
 from ontologia.store.events.operations import Selection
-from ontologia.testing.conformance.event_world import (
+from ontologia_conformance.event_world import (
     LOST,
     OTHER,
     POST,
@@ -353,7 +353,7 @@ def test_dead_letters_are_not_dismissed_while_somebody_is_about_to_retry_them(
     other = open_session(namespace=POST, settings={"lock_timeout_ms": 50})
 
     with event_store.transaction() as tx:
-        assert tx.hand_out_turn(wait=True)
+        assert tx.lock_dispatch(wait=True)
         with pytest.raises(LockContentionError):
             Operator(other, "ada@host").dismiss(Selection())
 

@@ -182,7 +182,7 @@ def test_a_worker_under_which_somebody_migrates_ends_with_the_same_code(store, f
 
     assert working.returncode == 3, said
     assert "entity Wick (stored version 2): -oil" in said
-    assert "wicks:trim was interrupted; it is handed back, and no attempt was counted" in said
+    assert "wicks:trim was interrupted; it is released, and no attempt was counted" in said
     assert HINT in said
     assert "Traceback" not in said
     after = run(folder, "run", "wicks", "--datastore-uri", store)

@@ -6,7 +6,8 @@ import logging
 
 import pytest
 
-from ontologia.testing.conformance.event_world import POST, bury, claim, post
+from ontologia.runtime.session import core_of
+from ontologia_conformance.event_world import POST, bury, claim, post
 from tests.integration.commands import invoke
 from tests.shop import Customer
 
@@ -23,7 +24,7 @@ def test_a_reading_command_writes_nothing_while_somebody_else_writes(
     session.commit()
     monkeypatch.setenv("ONTOLOGIA_LOCK_TIMEOUT_MS", "1")
 
-    with caplog.at_level(logging.INFO, logger="ontologia"), session._store.write():
+    with caplog.at_level(logging.INFO, logger="ontologia"), core_of(session).store.write():
         done = invoke("--datastore-uri", uri, *command.split())
 
     assert done.exit_code == 0, done.output

@@ -192,7 +192,7 @@ def test_schedules_of_the_module_run(store, folder):
     """None fires within a test's patience; that they are there is seen at the first look."""
     (folder / "planned.py").write_text(
         "from ontologia import Event, Schedule\n"
-        "from ontologia.runtime.scheduler import Scheduler\n"
+        "from ontologia.engine.scheduler import Scheduler\n"
         "class Due(Event):\n    pass\n"
         "schedules = [Schedule(event=Due(), cron='0 2 * * *')]\n"
         "plain = Scheduler.add\n"

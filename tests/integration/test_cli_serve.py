@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from ontologia import Session
 from ontologia.cli.main import app
 from ontologia.commands import Env
+from ontologia.queues import DomainEvent, open_queue
 from tests.integration.commands import Terminal
 from tests.integration.running import PATIENCE, until
 
@@ -258,12 +259,15 @@ def test_a_token_is_an_option_too_and_is_not_shown(store, folder):
 
 
 @pytest.mark.thorough
-def test_no_auth_is_open(store, folder):
+def test_no_auth_is_open_to_programs_of_this_machine(store, folder):
     with served(folder, store, "--no-auth", bearer=None) as server:
-        answer = launch(server.url(), "Ada", bearer=None)
+        url = server.url()
+        answer = launch(url, "Ada", bearer=None)
+        rebound = httpx.get(f"{url}/health", headers={"Host": "rebound.example"})
         server.stop()
 
     assert answer.status_code == 200
+    assert rebound.status_code == 403
 
 
 @pytest.mark.parametrize(
@@ -337,12 +341,38 @@ def test_a_worker_handles_what_a_server_announced(store, folder):
 
     with Program(folder, store, "worker", "pier") as worker:
         done = worker.hear("(boat.launched): done at attempt 1")
-        worker.hear("(boat.launched), attempt 1 failed, again in 0.25 s: OSError: it leaks")
+        worker.hear(
+            "(boat.launched): worker:default failed at attempt 1, again in 0.2 s: OSError: it leaks"
+        )
         worker.hear("(boat.launched): done at attempt 2")
         code, rest = worker.stop()
 
     [event] = re.findall(r"event (\S+) ", done)
     assert any(f"hurrah for Ada [event={event}]" in line for line in worker.lines)
+    assert code == 0
+    assert "stopped: 2 done, 1 failed attempts" in rest
+
+
+@pytest.mark.req("EDE-049", "EDE-051")
+def test_a_worker_handles_the_events_of_a_kafka_topic(store, folder, monkeypatch, kafka):
+    options = {"group.protocol": "consumer"}
+    queue = open_queue("kafka", bootstrap_servers=kafka.servers, topic=kafka.topic, options=options)
+    for name in ("Ada", "leaky"):
+        queue.enqueue(DomainEvent.build(name="boat.launched", payload={"name": name}))
+    queue.close()
+    for name, value in {
+        "DEFAULT_MESSAGE_BROKER_PROVIDER": "kafka",
+        "KAFKA_BOOTSTRAP_SERVERS": kafka.servers,
+        "KAFKA_TOPIC": kafka.topic,
+        "KAFKA_OPTIONS": json.dumps(options),
+    }.items():
+        monkeypatch.setenv(f"ONTOLOGIA_{name}", value)
+
+    with Program(folder, store, "worker", "pier") as worker:
+        worker.hear(f"a worker handles events of kafka: {kafka.servers}, topic {kafka.topic!r}")
+        worker.hear("(boat.launched): done at attempt 2")
+        code, rest = worker.stop()
+
     assert code == 0
     assert "stopped: 2 done, 1 failed attempts" in rest
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import pytest
 
 from ontologia.store.events.operations import Selection
-from ontologia.testing.conformance.event_world import (
+from ontologia_conformance.event_world import (
     OTHER,
     POST,
     POSTED,

@@ -14,7 +14,7 @@ from ontologia import Entity, Field, OntologiaConfig, Session
 from ontologia.errors import LockContentionError
 from ontologia.runtime.transfer import import_state
 from ontologia.runtime.transfer.importing import _Importing
-from ontologia.testing.conformance.query_world import ENTITIES, RELATIONS
+from ontologia_conformance.query_world import ENTITIES, RELATIONS
 from tests.integration.commands import ONTOLOGIA, at_a_terminal, invoke, process
 from tests.integration.moving import fill
 from tests.shop import Customer, Product, Subscription
@@ -482,6 +482,35 @@ def test_a_file_that_is_none_of_state_is_refused(empty, first, said):
     assert done.exit_code == 1
     assert said in done.stderr
     assert "line 1" in done.stderr
+
+
+@pytest.mark.parametrize("dry", [(), ("--dry-run",)], ids=["real", "dry"])
+def test_a_line_with_a_key_that_is_too_long_is_named_in_a_dry_run_too(shop, empty, dry):
+    first, *good = exported(shop, "--type", "Customer")
+    long = json.dumps(line(key="x" * 2_001, fields={"id": "x" * 2_001})) + "\n"
+    first = json.dumps(json.loads(first) | {"objects": len(good) + 1}) + "\n"
+    target = empty()
+
+    done = imported(target, [first, *good, long], *dry)
+
+    assert done.exit_code == 1
+    assert "line 4: the key of Customer" in done.stderr
+    assert "2,001 bytes, and 2,000 are the most; nothing was written\n" in done.stderr
+    assert head(target) == 0
+
+
+def test_a_long_key_that_an_earlier_version_stored_can_be_imported_again(place, monkeypatch):
+    source = place("sqlite")
+    with monkeypatch.context() as earlier, Session(source) as session:
+        earlier.setattr("ontologia.store.key_length.LONGEST_KEY", 10_000)
+        session.ensure(Customer(id="x" * 2_001, name="Ada"))
+        session.commit()
+    lines = [each.replace('"Ada"', '"Ada L."') for each in exported(source)]
+
+    done = imported(source, lines, "--on-conflict", "replace")
+
+    assert done.exit_code == 0, done.stderr
+    assert [each["fields"]["name"] for each in objects(source)] == ["Ada L."]
 
 
 def test_a_file_that_is_not_complete_is_refused(shop, empty):

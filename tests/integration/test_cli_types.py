@@ -9,6 +9,7 @@ import pytest
 from ontologia import Entity, Field, Relation, Session
 from ontologia.errors import MigrationTokenError
 from ontologia.migration.drop import TypeDrop
+from ontologia.runtime.session import core_of
 from tests.integration.commands import at_a_terminal, invoke, process
 from tests.shop import Customer, Product, Subscription
 
@@ -229,7 +230,7 @@ def test_a_program_that_was_open_when_its_type_was_dropped_registers_it_again(sh
         session.commit()
         with Session(shop) as other:
             other.delete([Product(sku="pen", price=1.0), Product(sku="ink", price=3.0)])
-            drop = TypeDrop(other._store)
+            drop = TypeDrop(core_of(other).store)
             other.commit()
             plan = drop.plan("relation", "Subscription")
             drop.apply("me", "relation", "Subscription", token=plan.token, metadata={})
@@ -242,7 +243,7 @@ def test_a_program_that_was_open_when_its_type_was_dropped_registers_it_again(sh
         session.commit()
 
         assert [each.price for each in session.query().entities(Product).collect()] == [2.0]
-        assert session._store.get_current_schema_version("entity", "Product")[
+        assert core_of(session).store.get_current_schema_version("entity", "Product")[
             "schema_version_id"
         ] == 3  # fmt: skip
 

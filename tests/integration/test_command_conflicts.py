@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ontologia import OntologiaConfig, Session
-from ontologia.commands import Command, Env
+from ontologia.commands import Command, Env, RecordSet, replies
 from ontologia.errors import (
     IdempotencyKeyReused,
     InvalidValueError,
@@ -42,7 +42,7 @@ def test_ten_threads_on_one_record_lose_no_update(uri: str) -> None:
 
 _WEIGH = """
 import sys
-from ontologia.commands import Command, Env
+from ontologia.commands import Command, Env, RecordSet, replies
 from ontologia.errors import StateConflictError
 
 uri, id, times = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -218,6 +218,54 @@ def test_a_key_stands_for_one_request_of_one_tenant(uri: str) -> None:
 
         with pytest.raises(InvalidValueError, match="whole unit of work"):
             do(env, nested)
+
+
+def weighed(session: Session, record: RecordSet, tenant_id: str | None, key: str) -> Any:
+    """The weight after a command of a tenant has added 1; the same again if it was asked before."""
+    with Env(session, modules=[application()], tenant_id=tenant_id) as env:
+        return env.dispatch(
+            Command("shipment.weigh", {"by": 1}, KEY, record.id), idempotency_key=key
+        )
+
+
+def test_tenants_share_no_answer_whatever_they_and_their_keys_are_called(uri: str) -> None:
+    callers = [("acme", "eu:1"), ("acme:eu", "1"), ("acme", "1"), (None, "acme:eu:1"), ("", "1")]
+    with Env(uri, modules=[application()]) as env:
+        record = env.models[KEY].create({"reference": "S"})
+
+        first = [weighed(env.session, record, *caller) for caller in callers]
+        again = [weighed(env.session, record, *caller) for caller in callers]
+
+    assert first == again == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("tenant_id", ["acme:" + "e" * 300, "acme:" + "\N{DRAGON}" * 240])
+def test_a_long_name_of_a_tenant_is_no_reason_to_refuse_its_key(uri: str, tenant_id: str) -> None:
+    """An older version could have stored nothing there."""
+    key = "\N{DRAGON}" * 250
+    with Env(uri, modules=[application()]) as env:
+        record = env.models[KEY].create({"reference": "S"})
+
+        assert weighed(env.session, record, tenant_id, key) == 1
+        assert weighed(env.session, record, tenant_id, key) == 1
+
+
+def test_an_answer_of_an_older_version_is_given_to_its_tenant_or_to_nobody(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Env(uri, modules=[application()]) as env:
+        record = env.models[KEY].create({"reference": "S"})
+        with monkeypatch.context() as older:
+            older.setattr(replies, "_places", lambda tenant, key: (f"{tenant}:{key}", None))
+            for caller in (("acme", "1"), (None, "order:17"), ("acme:eu", "1")):
+                weighed(env.session, record, *caller)
+
+        assert weighed(env.session, record, "acme", "1") == 1
+        assert weighed(env.session, record, None, "order:17") == 2
+        for caller in (("acme:eu", "1"), ("acme", "eu:1")):
+            with pytest.raises(IdempotencyKeyReused):
+                weighed(env.session, record, *caller)
+        assert record.read()[0]["weight"] == 3
 
 
 def test_a_command_that_failed_may_be_asked_for_again_under_its_key(uri: str) -> None:

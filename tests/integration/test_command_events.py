@@ -212,6 +212,37 @@ def test_a_worker_handles_what_commands_announce(uri: str, queue: str | None) ->
         assert weighed["attempt"] == 1
 
 
+@pytest.mark.parametrize("queue", [None, "inmemory"])
+def test_a_conflict_in_a_handler_runs_it_again_and_counts_no_attempt(
+    uri: str, queue: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls: list[int] = []
+
+    def weigh(model: Any, cmd: Command) -> None:
+        weight = cmd.record.read()[0]["weight"]
+        calls.append(weight)
+        if len(calls) == 1:
+            with Env(uri, modules=[application()]) as other:
+                other.dispatch(Command("shipment.weigh", {"by": 10}, KEY, cmd.model_id))
+        cmd.record.write({"weight": weight + 1})
+
+    @api.on_event("shipment.confirmed")
+    def weighed(event: DomainEvent, env: Env) -> None:
+        do(env, weigh, event.payload["shipment_id"])
+
+    with Env(uri, modules=[application(weighed)], queue=queue) as env:
+        record = env.models[KEY].create({"reference": "S"})
+        env.dispatch(Command("shipment.confirm", {}, KEY, record.id))
+        worker = EventWorker(env, retry_policy=RetryPolicy(max_attempts=1))
+        worker.run_until_empty()
+
+        assert calls == [0, 10]
+        assert record.read()[0]["weight"] == 11
+    health = worker.health_snapshot()
+    assert (health["processed"], health["succeeded"], health["last_error"]) == (1, 1, None)
+    assert "StateConflictError" not in caplog.text
+
+
 @pytest.mark.req("EDE-079")
 def test_a_failing_handler_does_not_touch_the_command_that_announced_it(uri: str) -> None:
     @api.on_event("shipment.confirmed")
@@ -270,7 +301,7 @@ def test_an_env_that_is_closed_under_a_worker_leaves_the_event_to_others(uri: st
         env.models["freight.note"].create({"by": "the first"})
 
     def work(env: Env) -> None:
-        with pytest.raises(SessionClosedError, match="is closed") as info:
+        with pytest.raises(SessionClosedError, match="closed") as info:
             EventWorker(env).run_forever()
         raised.append(info.value)
 

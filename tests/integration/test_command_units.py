@@ -69,6 +69,53 @@ def test_a_record_is_never_made_over_one_that_is_there(
     assert record.read()[0]["weight"] == 0
 
 
+def test_a_command_that_knows_of_a_record_is_told_when_it_makes_it_again(
+    env: Env, record: RecordSet
+) -> None:
+    def make(model: Any, cmd: Command) -> None:
+        env.models[KEY].search()
+        with pytest.raises(RecordExists, match=r"there is a freight\.shipment 'S-1' already"):
+            again(env)
+        record.write({"weight": 2})
+
+    do(env, make)
+    assert record.read(["reference", "weight"]) == [
+        {"id": "S-1", "reference": "first", "weight": 2}
+    ]
+
+
+def test_an_id_that_was_free_and_was_taken_meanwhile_is_no_conflict(uri: str, env: Env) -> None:
+    with Env(uri, modules=[application()]) as other:
+
+        def make(model: Any, cmd: Command) -> None:
+            assert not env.models[KEY].browse("S-1").exists()
+            other.models[KEY].create({"id": "S-1", "reference": "first"})
+            again(env)
+
+        with pytest.raises(RecordExists, match="nothing was written"):
+            do(env, make)
+    assert reference(env) == "first"
+
+
+def test_an_id_that_was_made_in_vain_must_still_be_free(uri: str, env: Env) -> None:
+    def fail(model: Any, cmd: Command) -> None:
+        again(env)
+        raise LookupError("no")
+
+    with Env(uri, modules=[application()]) as other:
+
+        def outer(model: Any, cmd: Command) -> None:
+            assert not env.models[KEY].browse("S-1").exists()
+            with pytest.raises(LookupError):
+                do(env, fail)
+            other.models[KEY].create({"id": "S-1", "reference": "first"})
+            env.emit("shipment.missing", {})
+
+        with pytest.raises(StateConflictError, match="S-1"):
+            do(env, outer)
+    assert queued(env) == []
+
+
 def test_a_command_makes_no_two_records_of_one_id(env: Env) -> None:
     def twice(model: Any, cmd: Command) -> None:
         again(env)
@@ -319,3 +366,35 @@ def test_what_a_command_read_stays_as_it_was_read(uri: str, env: Env, record: Re
 
         assert do(env, look) == [0, 0]
     assert record.read()[0]["weight"] == 5
+
+
+def test_what_a_search_found_stays_as_it_was_found(uri: str, env: Env, record: RecordSet) -> None:
+    with Env(uri, modules=[application()]) as other:
+
+        def look(model: Any, cmd: Command) -> Any:
+            found = env.models[KEY].search()
+            other.models[KEY].browse("S-1").write({"weight": 5})
+            return found.read()[0]["weight"]
+
+        assert do(env, look) == 0
+
+
+def test_a_command_of_which_nothing_is_left_to_write_has_only_read(
+    uri: str, env: Env, record: RecordSet
+) -> None:
+    """What it read need not be unchanged."""
+
+    def fail(model: Any, cmd: Command) -> None:
+        env.models["freight.note"].create({"id": "n"})
+        raise LookupError("no")
+
+    with Env(uri, modules=[application()]) as other:
+
+        def outer(model: Any, cmd: Command) -> None:
+            record.read()
+            with pytest.raises(LookupError):
+                do(env, fail)
+            other.models[KEY].browse("S-1").write({"weight": 5})
+
+        do(env, outer)
+    assert env.models["freight.note"].count() == 0

@@ -16,7 +16,7 @@ import pytest
 from ontologia import Entity, Field
 from ontologia.clock import SystemClock
 from ontologia.errors import HeadMismatchError, LockContentionError, SessionClosedError
-from ontologia.testing.conformance.backends import SQLITE
+from ontologia_conformance.backends import SQLITE
 from tests.integration.processes import HOLD_A_COMMIT, PATIENCE, Process, run
 from tests.shop import Customer, Product
 
@@ -548,6 +548,7 @@ def test_a_forked_child_is_not_kept_waiting_by_locks_that_the_parents_threads_ha
     import threading
     from contextlib import ExitStack
     from ontologia import clock
+    from ontologia.runtime.session import core_of
     from ontologia.store.sqlite import watch as file_watch
 
     session = Session(sys.argv[1])
@@ -575,7 +576,7 @@ def test_a_forked_child_is_not_kept_waiting_by_locks_that_the_parents_threads_ha
         signal.alarm(20)  # seconds; only a hang takes that long
         with Session(sys.argv[1]) as own:
             own.ensure(Customer(id="c1", name="Ada"))
-            watch = own._store.watch()
+            watch = core_of(own).store.watch()
             own.commit()
             watch.close()
         os._exit(7)
@@ -627,6 +628,38 @@ def test_a_session_in_a_forked_child_says_so_and_leaves_the_parent_alone(uri):
     assert all("opened in another process" in text for text in refused)
     assert all("open a session in the child" in text for text in refused)
     assert (own, commit_id, names) == (2, 3, ["Ada", "Bob", "Cid"])
+
+
+def test_a_forked_child_closes_its_parents_session_without_waiting_for_its_run(uri):
+    program = """
+    import signal, threading
+    from ontologia import Event, on_event
+
+    class Rung(Event):
+        pass
+
+    @on_event(Rung)
+    def ring(ctx):
+        rung.set()
+
+    rung = threading.Event()
+    session = Session(sys.argv[1])
+    run = threading.Thread(target=session.run, args=([ring],))
+    run.start()
+    session.commit(event=Rung())
+    rung.wait()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        session.close()
+        os._exit(7)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    session.close()
+    run.join()
+    report(code)
+    """
+
+    assert run(program, uri) == 7
 
 
 def test_a_closed_session_refuses_everything_but_closing_again(open_session):

@@ -8,6 +8,7 @@ import pytest
 
 from ontologia import Event, Field, on_event
 from ontologia.errors import ConsumerBusyError
+from ontologia.runtime.session import core_of
 from tests.integration.running import running, statuses, until
 from tests.shop import Customer
 
@@ -87,7 +88,7 @@ def test_a_new_consumer_is_told_of_with_the_events_it_gets(session, caplog, star
 
 @pytest.mark.req("NEW-030")
 def test_consumers_that_a_run_does_not_run_are_named_with_what_waits(session, caplog):
-    caplog.set_level("INFO", "ontologia.runtime.loop")
+    caplog.set_level("INFO", "ontologia.runtime.handler_engine")
     session.run([collector([], "gone"), collector([], "idle")], max_iterations=1)
     announce(session, 1, 2)
     session.run([collector([], "idle")], max_iterations=1)
@@ -136,7 +137,7 @@ def test_a_handler_that_was_forgotten_while_it_waited_goes_on(session, open_sess
     with running(session, [collector(seen)]):
         announce(operator, 1)
         until(lambda: statuses(operator) == ["acked"])  # and it waits, having served somebody
-        session._end()
+        core_of(session).end_session()
         assert operator.event_store.forget("default", "collector") is True
         announce(operator, 2)
         until(lambda: seen == [1, 2])

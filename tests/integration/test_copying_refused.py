@@ -12,6 +12,7 @@ from ontologia.errors import CopyError, DatabaseError, StoreOpenError
 from ontologia.store.copying import copy_store
 from tests.integration.moving import contents, fill, tables
 from tests.integration.test_copying import both_ways, every_route
+from tests.shop import Customer, Subscription
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
@@ -149,6 +150,33 @@ def test_what_postgresql_cannot_hold_is_named(place, clock, ask_store):
 
     with pytest.raises(CopyError, match="does not take a row of commits"):
         copy_store(source, target)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        Customer(id="界" * 700, name="Ada"),
+        Subscription(left_key="l" * 1_500, right_key="r" * 600, seats=1),
+    ],
+    ids=["entity", "relation"],
+)
+def test_a_key_that_postgresql_may_not_hold_is_named_before_anything_is_made(
+    place, ask_store, monkeypatch, made
+):
+    source, target = place("sqlite"), place("postgres")
+    with monkeypatch.context() as earlier, Session(source) as session:
+        earlier.setattr("ontologia.store.key_length.LONGEST_KEY", 10_000)
+        session.ensure(made)
+        session.commit()
+        session.delete(made)
+        session.commit()
+
+    with pytest.raises(CopyError, match=r"more than 2,000 bytes.*nothing was changed"):
+        copy_store(source, target)
+
+    schema = target.partition("schema=")[2]
+    assert ask_store(target, f"SELECT 1 FROM pg_namespace WHERE nspname = '{schema}'") == []
+    copy_store(source, place("sqlite"))
 
 
 def test_a_value_that_is_no_text_is_named(place, clock, ask_store):

@@ -9,7 +9,7 @@ import pytest
 from ontologia import Session
 from ontologia.errors import CopyError, DatabaseError, StoreOpenError
 from ontologia.store.copying import copy_store, transfer
-from ontologia.testing.servers import Postgres
+from ontologia_conformance.servers import Postgres
 from tests.integration.moving import contents, fill, open_post, tables
 from tests.integration.processes import Process
 from tests.integration.test_copying import both_ways, every_route

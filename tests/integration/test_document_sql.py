@@ -18,6 +18,7 @@ import pytest
 from ontologia import Entity, Field, Relation, Session, left
 from ontologia.errors import DatabaseError, IntegrityError
 from ontologia.query import avg_len, sum
+from ontologia.runtime.session import core_of
 from tests.shop import Customer, Product, Subscription
 
 
@@ -359,7 +360,7 @@ def test_types_are_class_names_and_keys_are_text(session, sql):
 
 @pytest.mark.req("SQL-008", "SQL-009", "SQL-059")
 def test_a_commit_row_has_a_fixed_width_instant_and_a_json_object(session, sql, clock):
-    assert session._store.get_head_commit_id() is None
+    assert core_of(session).store.get_head_commit_id() is None
     session.ensure(Page(id=1))
     session.commit()
     clock.advance(seconds=0.5)
@@ -553,7 +554,7 @@ def test_every_connection_is_in_wal_mode_and_keeps_foreign_keys(connections, ope
 
 @pytest.mark.req("SQL-024")
 def test_a_commit_that_history_refers_to_cannot_be_deleted(past):
-    with pytest.raises(IntegrityError), past._store._database.write() as tx:
+    with pytest.raises(IntegrityError), core_of(past).store.database.write() as tx:
         tx.run("DELETE FROM commits WHERE id = 1")
 
     assert past.get_commit(1) is not None
@@ -565,7 +566,7 @@ def test_a_version_of_a_commit_that_does_not_exist_cannot_be_inserted(past, sql,
     keys = ("entity_key",) if kind == "entity" else ("left_key", "right_key")
     values = ", ".join(f"'{key}'" for key in keys)
 
-    with pytest.raises(IntegrityError), past._store._database.write() as tx:
+    with pytest.raises(IntegrityError), core_of(past).store.database.write() as tx:
         tx.run(
             f"INSERT INTO {kind}_history({kind}_type, {', '.join(keys)}, fields_json, commit_id) "
             f"VALUES ('Customer', {values}, '{{}}', 99)"

@@ -13,7 +13,8 @@ from ontologia import Session
 from ontologia.errors import InvalidValueError
 from ontologia.extensions.bus import EventBus
 from ontologia.extensions.contract import Event
-from ontologia.testing.conformance.tiers import samples
+from ontologia.runtime.session import core_of
+from ontologia_conformance.tiers import samples
 from tests.integration.buses import NEVER, Ear, ended, until
 
 COLUMNS = "id, topic, source, payload, correlation_id, fire_at, status, created_at, fired_at"
@@ -180,9 +181,9 @@ def test_deferred_events_are_asked_by_time_and_status(bus, clock):
 
 def fill(session, count):
     """Many events of a kilobyte that are due at once, in one transaction."""
-    log = session._store.events.log
-    with session._store.events.transaction() as tx:
-        now = session._clock.now().timestamp()
+    log = core_of(session).store.events.log
+    with core_of(session).store.events.transaction() as tx:
+        now = core_of(session).clock.now().timestamp()
         for n in range(count):
             payload = f'{{"n":{n},"pad":"{n:01000}"}}'
             row = log.untyped_row("tea.ready", payload, session.namespace, source="x")

@@ -16,7 +16,7 @@ from tests.integration.buses import Ear, ended, until
 from tests.servers import own_server
 
 if TYPE_CHECKING:
-    from ontologia.testing.servers import Postgres
+    from ontologia_conformance.servers import Postgres
 
 
 @pytest.fixture

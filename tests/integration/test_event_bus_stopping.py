@@ -173,7 +173,7 @@ def test_an_event_loop_that_ends_without_a_stop_leaves_its_events_to_the_next(ur
     bus.subscribe("tea.ready", ear)
     asyncio.run(bus.start())
     number = asyncio.run(bus.publish("tea.ready", "kitchen", {"n": 1}))
-    thread = bus._dispatch._thread
+    thread = bus._dispatch._thread._thread
     thread.join(60)
     assert not thread.is_alive()
 

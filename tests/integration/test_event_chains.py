@@ -13,6 +13,7 @@ from ontologia import (
     on_event,
 )
 from ontologia.errors import InvalidValueError
+from ontologia.runtime.session import core_of
 from tests.integration.running import claim_of, stored
 
 
@@ -138,7 +139,9 @@ LATER = {
     "emit": lambda ctx, event: ctx.emit(event, delay=1),
     "commit": lambda ctx, event: ctx.commit(event=event, delay=timedelta(seconds=1)),
     "defer": lambda ctx, event: ctx.session.defer(event, delay=1.0),
-    "at": lambda ctx, event: ctx.emit(event, at=ctx.session._clock.now() + timedelta(seconds=1)),
+    "at": lambda ctx, event: ctx.emit(
+        event, at=core_of(ctx.session).clock.now() + timedelta(seconds=1)
+    ),
 }
 
 

@@ -21,6 +21,7 @@ from ontologia.errors import (
 )
 from ontologia.extensions.bus import EventBus
 from ontologia.extensions.context import ExtensionContext
+from ontologia.runtime.session import core_of
 from tests.integration.buses import NEVER, Ear, ended, until
 
 
@@ -344,6 +345,30 @@ def test_what_a_handler_queues_and_does_not_commit_is_dropped_and_a_task_of_it_l
     assert "tea queued 1 objects and did not commit them" in caplog.text
 
 
+def test_a_handler_on_another_bus_of_the_session_leaves_nothing_queued_either(uri):
+    async def story(session):
+        bus, other = EventBus(session, name="one"), EventBus(session, name="other")
+        ctx, commits = context_of(bus, models=[TeaGuest]), []
+
+        async def pour(event):
+            await ctx.ensure("TeaGuest", GUESTS[0])
+            commits.append(await ctx.commit())
+            await ctx.ensure("TeaGuest", GUESTS[1])
+
+        other.subscribe("tea.ready", pour)
+        async with other:
+            await ended(other, await other.publish("tea.ready", "kitchen", {}))
+        nothing = await ctx.commit()
+        await bus.close()
+        return nothing, session.get_commit(commits[0])["metadata"]
+
+    with Session(uri) as session:
+        nothing, metadata = asyncio.run(story(session))
+
+    assert nothing is None
+    assert (metadata["extension_id"], metadata["handler_id"]) == ("tea", "bus:other")
+
+
 def test_a_handler_that_takes_longer_than_a_lease_keeps_its_event(uri, sql):
     async def story(session):
         bus = EventBus(session)
@@ -352,7 +377,7 @@ def test_a_handler_that_takes_longer_than_a_lease_keeps_its_event(uri, sql):
         async def slow(event):
             await ear(event)
             [[lease]] = await asyncio.to_thread(sql, "SELECT lease_until FROM event_claims")
-            await until(lambda: to_text(session._clock.now()) > lease)
+            await until(lambda: to_text(core_of(session).clock.now()) > lease)
             await serve(ctx)
 
         ctx.subscribe_event("tea.ready", slow)

@@ -324,7 +324,7 @@ class Extension:
             await host.bus.publish("built.in", "me", {})
             await host.bus.publish("by.hand", "me", {})
             await settled(host)
-            return sorted(host._hosted[0].found.instance.seen)
+            return sorted(host._hosted[0].loaded.instance.seen)
 
     assert run(story()) == ["built.in"] * 2 + ["by.hand"] * 3
 
@@ -373,8 +373,8 @@ class Extension:
 
     async def story():
         async with hosting() as host:
-            [first] = [each for each in host._hosted if each.found.id == "first"]
-            return host.running, host.health(), first.found.instance.wired
+            [first] = [each for each in host._hosted if each.loaded.id == "first"]
+            return host.running, host.health(), first.loaded.instance.wired
 
     running, health, wired = run(story())
 
@@ -762,7 +762,7 @@ def test_a_changed_extension_is_replaced_and_the_others_are_not(folder, hosting)
 
     async def story():
         async with hosting() as host:
-            steady = next(each for each in host._hosted if each.found.id == "steady")
+            steady = next(each for each in host._hosted if each.loaded.id == "steady")
             before = {*sys.modules}
             extension(folder, "changing", main=SAYS % "new")
             await host.reload(changing)
@@ -816,7 +816,7 @@ def test_a_version_that_was_replaced_cannot_subscribe_any_more(folder, hosting):
 
     async def story():
         async with hosting() as host:
-            old = host._hosted[0].found.instance
+            old = host._hosted[0].loaded.instance
             extension(folder, "changing", main=SAYS % "new")
             await host.reload(changing)
             with pytest.raises(ExtensionError, match="changing was stopped, and hears nothing"):
@@ -920,7 +920,7 @@ def test_a_folder_that_is_renamed_has_its_extension_running(folder, hosting, nam
             place.rename(folder / name)
             folders = {folder / name, folder / "child"}
             await eventually(
-                lambda: {each.found.folder for each in host._hosted if each.running} == folders
+                lambda: {each.loaded.folder for each in host._hosted if each.running} == folders
             )
             await eventually(lambda: host.bus.health()["running"])
             await host.bus.publish("say", "me", {})
@@ -1005,7 +1005,7 @@ def test_settings_are_those_of_the_context_and_strange_variables_are_told_of(
 
     async def story():
         async with hosting(environment=variables) as host:
-            return dict(host._hosted[0].found.instance.ctx.settings)
+            return dict(host._hosted[0].loaded.instance.ctx.settings)
 
     caplog.set_level(logging.WARNING)
     assert run(story()) == {"pause": 0.5}

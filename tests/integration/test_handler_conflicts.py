@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import threading
 
 import pytest
 
 from ontologia import Discard, Entity, Event, Field, HandlerContext, Retry, on_event
-from ontologia.errors import ObjectExistsError, StateConflictError
+from ontologia.errors import LockContentionError, ObjectExistsError, StateConflictError
+from ontologia.runtime.session import core_of
+from ontologia.store.turn import Turns
 from tests.integration.running import statuses
 
 
@@ -203,7 +206,107 @@ def test_too_many_conflicts_in_a_row_are_one_failure(world, open_session):
     assert world.claim() == ("pending", 1, 3)
     [attempt] = session.event_store.inspect_event(world.event.id)["attempts"]
     assert attempt["outcome"] == "failed"
-    assert "StateConflictError" in attempt["error"]
+    assert attempt["error"].startswith(
+        "3 conflicts in a row, the last: StateConflictError: Seat 'a'"
+    )
+    assert "transact" not in attempt["error"]  # which a handler may not call
+
+
+def test_a_commit_that_others_held_up_for_too_long_counts_no_attempt(world, open_session, caplog):
+    session, attempts = open_session(settings={"lock_timeout_ms": 20}), []
+
+    @on_event(TicketWanted, name="sell", max_attempts=1)
+    def handler(ctx: HandlerContext[TicketWanted]) -> None:
+        attempts.append(ctx.attempt)
+        sell(ctx)
+        if len(attempts) == 1:
+            with core_of(world.other).store.write():
+                ctx.commit()
+        ctx.commit()
+
+    session.run([handler], max_iterations=2)
+
+    assert attempts == [1, 1]
+    assert world.claim()[:2] == ("acked", 0)
+    assert session.event_store.inspect_event(world.event.id)["attempts"] == []
+    assert "runs again later, no attempt counted" in caplog.text
+
+
+def test_a_handler_that_is_always_held_up_runs_again_after_its_backoff(world, session):
+    """Not at once, or a handler that writes to another store, which is locked, would not rest."""
+    calls = []
+
+    @on_event(TicketWanted, name="sell", max_attempts=1)
+    def handler(ctx: HandlerContext[TicketWanted]) -> None:
+        calls.append(ctx.attempt)
+        raise LockContentionError("another program", 5000)
+
+    session.run([handler], max_iterations=1)
+
+    assert calls == [1]
+    assert world.claim()[:2] == ("pending", 0)
+
+
+def test_a_handler_that_holds_itself_up_ends_as_a_dead_letter(world, open_session):
+    """Its own transaction holds what its commit waits for: that does not pass."""
+    session = open_session(settings={"event_max_conflicts": 3, "lock_timeout_ms": 20})
+    calls = []
+
+    @on_event(TicketWanted, name="sell", max_attempts=2)
+    def handler(ctx: HandlerContext[TicketWanted]) -> None:
+        calls.append(ctx.attempt)
+        sell(ctx)
+        with core_of(world.other).store.write():
+            ctx.commit()
+
+    session.run([handler], max_iterations=20)
+
+    assert calls == [1, 1, 1, 2, 2, 2]
+    assert world.claim()[:2] == ("dead_lettered", 2)
+    told = session.event_store.inspect_event(world.event.id)["attempts"]
+    assert [each["attempt"] for each in told] == [1, 2]
+    assert all(
+        each["error"].startswith("held up 3 times in a row, the last: LockContentionError: ")
+        for each in told
+    )
+
+
+def test_a_failure_begins_the_count_of_held_up_runs_anew(world, open_session):
+    session = open_session(settings={"event_max_conflicts": 2})
+    busy = LockContentionError("another program", 1)
+    ends = [busy, RuntimeError("no"), busy, None]
+
+    @on_event(TicketWanted, name="sell")
+    def handler(ctx: HandlerContext[TicketWanted]) -> None:
+        if (error := ends.pop(0)) is not None:
+            raise error
+
+    session.run([handler], max_iterations=20)
+
+    assert ends == []
+    assert world.claim()[:2] == ("acked", 1)
+
+
+def test_reruns_take_turns_by_the_object_they_had_a_conflict_about(world, session, monkeypatch):
+    keys, preferred = [], Turns.preferred
+
+    def noted(self, key, timeout_ms):
+        keys.append(key)
+        return preferred(self, key, timeout_ms)
+
+    monkeypatch.setattr(Turns, "preferred", noted)
+
+    @on_event(TicketWanted, name="sell")
+    def handler(ctx: HandlerContext[TicketWanted]) -> None:
+        sell(ctx)
+        if not keys:
+            world.disturb()
+        ctx.commit()
+
+    session.run([handler], max_iterations=1)
+
+    assert keys == [("Seat", "a")]
+    assert free(session) == 8
 
 
 def test_an_object_that_exists_is_an_ordinary_failure(world, session):
@@ -342,3 +445,39 @@ def test_a_run_that_stops_gives_the_event_back_after_a_conflict(world, session):
 
     assert calls == [1]
     assert world.claim() == ("pending", 0, 0)
+
+
+def test_runs_after_a_conflict_take_turns(session):
+    """Together they would conflict again: commits that wait together are written together."""
+    with session.unit() as unit:
+        unit.ensure(Seat(id="a", free=0))
+    session.commit(event=[TicketWanted(ticket=str(number)) for number in range(8)])
+    first, lock = threading.Barrier(8), threading.Lock()
+    runs, at_once, most = {}, 0, 0
+
+    @on_event(TicketWanted, name="count")
+    def count(ctx: HandlerContext[TicketWanted]) -> None:
+        nonlocal at_once, most
+        with lock:
+            again = runs[ctx.event_id] = runs.get(ctx.event_id, 0) + 1
+        seat = ctx.one(Seat, "a")
+        if again == 1:
+            first.wait(60)  # all eight have read the same version
+        else:
+            with lock:
+                at_once += 1
+                most = max(most, at_once)
+        seat.free += 1
+        ctx.ensure(seat)
+        try:
+            ctx.commit()
+        finally:
+            if again > 1:
+                with lock:
+                    at_once -= 1
+
+    session.run([count], max_iterations=1, workers=8)
+
+    assert session.one(Seat, "a").free == 8
+    assert most == 1
+    assert sorted(runs.values()) == [1] + [2] * 7  # each that lost once won then

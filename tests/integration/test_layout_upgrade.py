@@ -7,9 +7,10 @@ import pytest
 from ontologia import Entity, Field
 from ontologia.errors import StoreOpenError
 from ontologia.queues import StoreEventQueue
+from ontologia.runtime.session import core_of
 from ontologia.store.postgres.layout import LAYOUT as ON_POSTGRES
 from ontologia.store.sqlite.layout import LAYOUT
-from ontologia.testing.conformance.queue_world import event, take
+from ontologia_conformance.queue_world import event, take
 from tests.integration.explained import Buys, Customer, fill
 
 pytestmark = pytest.mark.each_database
@@ -99,7 +100,7 @@ def third(open_session, sql):
 
 
 def test_layout_3_gets_a_table_for_replies_and_keeps_everything_else(third, open_session, sql):
-    store = open_session(entity_types=[Stamp])._store
+    store = core_of(open_session(entity_types=[Stamp])).store
 
     with store.events.transaction() as tx:
         assert store.replies.add(tx, "default", "k", "h", "{}")
@@ -112,7 +113,7 @@ def test_layout_3_gets_a_table_for_replies_and_keeps_everything_else(third, open
 @pytest.mark.req("BUS-009")
 def test_layout_3_gets_the_journal_of_the_events_it_has(third, open_session, sql, clock):
     session = open_session()
-    store = session._store.events
+    store = core_of(session).store.events
     store.announce(store.log.untyped_row("tea.ready", "{}", session.namespace, source="kitchen"))
 
     [row] = sql("SELECT topic, source, status, created_at FROM event_journal")
@@ -157,3 +158,24 @@ def test_layout_4_keeps_the_own_time_of_events_from_then_on(session, open_sessio
     given = [delivery.event for delivery in take(queue)]
     assert given[1:] == [now, later]
     assert given[0].event_id == earlier.event_id
+
+
+# -- layout 5 -------------------------------------------------------------------------------------
+
+
+def test_layout_5_gets_the_tables_of_archives(session, open_session, sql):
+    enqueued = event(1)
+    StoreEventQueue(session).enqueue(enqueued)
+    session.close()
+    sql(
+        "DROP TABLE archives",
+        "DROP TABLE restored",
+        "UPDATE ontologia_layout SET version = 5",
+    )
+
+    found = open_session()
+
+    assert sql("SELECT version FROM ontologia_layout") == [[LAYOUT]]
+    assert found.event_store.archives.places(found.namespace) == []
+    assert found.event_store.collect_events(found.namespace) == 0
+    assert [each.event for each in take(StoreEventQueue(found))] == [enqueued]

@@ -119,7 +119,7 @@ def test_a_name_is_text(wrong):
         ({"backoff": (-1, 2)}, ValueError, "backoff is not negative"),
         ({"backoff": (3, 2)}, ValueError, "base is the larger"),
         ({"renew": 1}, TypeError, "renew is True or False"),
-        ({"timeout": 60}, ValueError, "this one is not renewed"),
+        ({"timeout": "soon"}, TypeError, "timeout takes seconds"),
         ({"renew": True, "timeout": 0}, ValueError, "timeout is at least"),
         ({"renew": True, "timeout": True}, TypeError, "timeout takes seconds"),
     ],

@@ -10,7 +10,7 @@ import pytest
 from ontologia import OntologiaConfig, Session
 from ontologia.errors import AlreadyStartedError, NotFoundError
 from ontologia.runtime.operator import ANY, Operator
-from ontologia.testing.conformance.event_world import POST, POSTED, ParcelPosted
+from ontologia_conformance.event_world import POST, POSTED, ParcelPosted
 
 CONSUMERS = ("ship", "bill")
 EVENTS = 300

@@ -92,7 +92,7 @@ def test_a_run_ends_and_its_events_are_handed_back_unpunished(older, open_sessio
         )
 
     assert any(
-        "(kettle.filled): pour was interrupted; it is handed back" in note
+        "(kettle.filled): pour was interrupted; it is released" in note
         for note in caught.value.__notes__
     )
     done = statuses(session).count("acked")
@@ -176,7 +176,7 @@ def test_a_worker_of_a_queue_ends_and_hands_back_what_it_had(older, open_session
 
     session.discard()
     assert tried == [0, 1]
-    assert any("(kettle.filled), attempt 1 was interrupted" in n for n in caught.value.__notes__)
+    assert any("(kettle.filled): " in n and " was interrupted" in n for n in caught.value.__notes__)
     told = worker.health_snapshot()
     assert (told["succeeded"], told["retried"], told["dead_lettered"]) == (1, 0, 0)
 

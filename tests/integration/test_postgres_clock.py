@@ -12,6 +12,7 @@ import pytest
 
 from ontologia import Event, Field, OntologiaConfig, Session
 from ontologia.clock import SystemClock, from_text
+from ontologia.runtime.session import core_of
 from ontologia.store.postgres import clock as clocks
 from ontologia.store.postgres.clock import ServerClock
 from ontologia.store.postgres.place import place_of
@@ -113,7 +114,7 @@ def test_a_clock_of_ones_own_is_left_alone(server_uri: str) -> None:
         event = Noted(number=1)
         session.commit(event=event)
 
-        assert session._clock is clock
+        assert core_of(session).clock is clock
         shown = session.event_store.inspect_event(str(event.id))
         assert shown["created_at"].startswith("2026-01-01T00:00:00.0")
 

@@ -1,25 +1,34 @@
-"""No statement takes forever, and no server that vanished is waited for forever."""
+"""Statements, locks, and servers and processes that vanished are waited for with a limit."""
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from ontologia import OntologiaConfig
+from ontologia import Entity, Field, OntologiaConfig, Session
 from ontologia.clock import SYSTEM_CLOCK
-from ontologia.errors import DatabaseError
+from ontologia.errors import DatabaseError, LockContentionError
 from ontologia.store.open import open_store
+from ontologia.store.postgres.contact import Server
 from ontologia.store.postgres.place import place_of
+from ontologia.store.postgres.transaction import PostgresTransaction
+from ontologia.store.postgres.wire import Statement
+from tests.integration.running import PATIENCE
 from tests.servers import own_bouncer, own_server
 
 if TYPE_CHECKING:
     from ontologia.store.postgres.database import Database
-    from ontologia.testing.servers import Postgres
+    from ontologia_conformance.servers import Postgres
 
 LONG = "SELECT pg_sleep(60)"
 Open = Callable[..., "Database"]
@@ -37,7 +46,7 @@ def open_(server: Postgres) -> Iterator[Open]:
 
     def database(uri: str = server.uri, **settings: Any) -> Database:
         opened.append(open_store(uri, OntologiaConfig(**settings), SYSTEM_CLOCK, Random(1)))
-        found: Database = opened[-1]._database
+        found: Database = opened[-1].database
         return found
 
     yield database
@@ -115,6 +124,180 @@ def test_0_is_no_limit_and_a_setting_in_the_uri_wins(server: Postgres, open_: Op
     assert open_().all("SHOW statement_timeout") == [("10min",)]
     own = f"{server.uri}?options=-c%20statement_timeout%3D77s"
     assert open_(own).all("SHOW statement_timeout") == [("77s",)]
+
+
+# -- locks --------------------------------------------------------------------------------------
+
+READS: dict[str, Callable[[Any], Any]] = {
+    "in a transaction": lambda database: _head_of(database),
+    "alone": lambda database: database.all("SELECT MAX(id) FROM ontologia.commits"),
+    "prepared": lambda database: database.all(Statement("SELECT MAX(id) FROM ontologia.commits")),
+}
+
+
+def _head_of(database: Any) -> Any:
+    with database.read() as tx:
+        return tx.all("SELECT MAX(id) FROM ontologia.commits")
+
+
+@contextmanager
+def table_locked(server: Postgres) -> Iterator[None]:
+    with psycopg.connect(server.uri) as other:
+        other.execute("LOCK TABLE ontologia.commits")
+        yield
+
+
+@pytest.mark.parametrize("ask", READS.values(), ids=READS)
+def test_a_read_waits_for_a_locked_table_no_longer_than_lock_timeout_ms(
+    server: Postgres, open_: Open, ask: Callable[[Any], Any]
+) -> None:
+    database = open_(lock_timeout_ms=50, statement_timeout_ms=2_000)
+
+    with table_locked(server), pytest.raises(LockContentionError, match="a statement waited"):
+        ask(database)
+
+    assert ask(database) == [(None,)]
+
+
+@pytest.mark.parametrize("ask", READS.values(), ids=READS)
+def test_so_does_a_read_behind_a_pooler(
+    server: Postgres, open_: Open, ask: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_().close()  # makes the tables
+    pooler = Server(pooled=True, standby=False)  # nothing may rest on the connection
+    monkeypatch.setattr("ontologia.store.postgres.database.first_contact", lambda *_: pooler)
+    database = open_(lock_timeout_ms=50, statement_timeout_ms=2_000)
+
+    with table_locked(server), pytest.raises(LockContentionError):
+        ask(database)
+
+
+# -- who holds the lock of commits and is silent ------------------------------------------------
+
+
+class Crane(Entity):
+    id: Field[str] = Field(primary_key=True)
+
+
+def test_a_process_stopped_in_the_middle_of_a_commit_holds_up_others_for_a_moment_only(
+    server: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ontologia.store.postgres.database._SILENT_COMMIT_MS", 200)
+    stopped = subprocess.Popen(
+        [sys.executable, "-c", _STOPS_IN_A_COMMIT, server.uri], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert stopped.stdout is not None
+        assert stopped.stdout.readline() == "in the middle\n"
+
+        with Session(server.uri, entity_types=[Crane]) as session:
+            session.ensure(Crane(id="b"))
+            session.commit()  # waits until the server has ended the other
+
+        stopped.send_signal(signal.SIGCONT)
+        said, _ = stopped.communicate(timeout=20)
+        assert "was lost" in said
+        assert "nothing was written" in said or "was taken back" in said
+    finally:
+        stopped.kill()
+        stopped.wait()
+    with Session(server.uri, entity_types=[Crane]) as session:
+        assert [each.id for each in session.query().entities(Crane).collect()] == ["b"]
+
+
+_STOPS_IN_A_COMMIT = """
+import os, signal, sys
+from ontologia import Entity, Field, Session
+from ontologia.errors import ConnectionLostError
+from ontologia.store.postgres import database
+from ontologia.store.postgres.transaction import PostgresTransaction
+
+class Crane(Entity):
+    id: Field[str] = Field(primary_key=True)
+
+database._SILENT_COMMIT_MS = 200
+write = PostgresTransaction.write_commit
+
+def stop_first(*given, **named):
+    print("in the middle", flush=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
+    return write(*given, **named)
+
+with Session(sys.argv[1], entity_types=[Crane]) as session:
+    session.ensure(Crane(id="a"))
+    PostgresTransaction.write_commit = stop_first
+    try:
+        session.commit()
+    except ConnectionLostError as error:
+        print(error.args[0])
+    session.discard()
+"""
+
+
+def test_only_a_commit_is_given_up_that_soon(open_: Open) -> None:
+    database = open_()
+    asked = "SHOW idle_in_transaction_session_timeout"
+
+    with database.state_transaction(Statement("SELECT NULL"), 1_000, durable=True) as tx:
+        assert tx.one(asked) == ("4s",)
+    for transaction in (database.write, database.write_state):  # migrations, imports, repairs
+        with transaction() as tx:
+            assert tx.one(asked) == ("1min",)
+
+
+@pytest.mark.parametrize(
+    ("lock_timeout_ms", "silent"),
+    [(0, "500ms"), (100, "500ms"), (2_000, "1600ms"), (4_000, "3200ms"), (60_000, "4s")],
+)
+def test_a_commit_is_given_up_before_those_that_wait_for_its_lock_give_up(
+    open_: Open, lock_timeout_ms: int, silent: str
+) -> None:
+    database = open_(lock_timeout_ms=lock_timeout_ms)
+
+    with database.state_transaction(Statement("SELECT NULL"), 1_000, durable=True) as tx:
+        assert tx.one("SHOW idle_in_transaction_session_timeout") == (silent,)
+
+
+def test_a_commit_of_very_many_objects_may_be_silent_for_longer(
+    server: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ontologia.store.postgres.transaction._CHUNK", 1)
+    seen: list[str] = []
+    write = PostgresTransaction.write_commit
+
+    def look(self: Any, *given: Any, **named: Any) -> int:
+        seen.append(self.tx.one("SHOW idle_in_transaction_session_timeout")[0])
+        return write(self, *given, **named)
+
+    with Session(server.uri, entity_types=[Crane]) as session:
+        monkeypatch.setattr(PostgresTransaction, "write_commit", look)
+        for names in (["x"], ["y", "z"]):
+            for name in names:
+                session.ensure(Crane(id=name))
+            session.commit()
+
+    assert seen == ["4s", "1min"]
+
+
+def test_the_server_notices_a_machine_that_vanished(open_: Open) -> None:
+    asked = (
+        "SELECT current_setting('tcp_keepalives_idle')::int, current_setting('tcp_user_timeout')"
+    )
+
+    assert open_().all(asked) == [(10, "25000")]
+
+
+def test_closing_waits_for_no_server_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    with own_server() as server:
+        session = Session(server.uri, entity_types=[Crane])
+        server.kill()
+        monkeypatch.setattr("ontologia.store.postgres.database._CONNECTING_MS", 600_000)
+
+        closing = threading.Thread(target=session.close, daemon=True)
+        closing.start()
+        closing.join(PATIENCE / 4)
+
+        assert not closing.is_alive()
 
 
 def test_a_server_that_vanished_is_noticed_within_half_a_minute() -> None:

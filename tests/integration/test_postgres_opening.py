@@ -15,10 +15,11 @@ import pytest
 from ontologia import Entity, Field, Session
 from ontologia.errors import DatabaseError, DiskFullError, StoreOpenError
 from ontologia.store.postgres.errors import translated
+from ontologia.store.postgres.place import place_of
 from tests.servers import ask, own_server
 
 if TYPE_CHECKING:
-    from ontologia.testing.servers import Postgres
+    from ontologia_conformance.servers import Postgres
 
 PASSWORD = "s3cret%40word"  # noqa: S105 - of a role that lives as long as this module
 _FEW = ("max_connections=8", "superuser_reserved_connections=1", "max_wal_senders=0")
@@ -142,6 +143,15 @@ def test_rights_that_are_missing_come_with_the_grant_that_helps(server: Postgres
         "postgresql://me:s3cret%zz@host/db",
         "postgresql://me:[s3cret@host/db",
         "postgresql://me:s3cret@host:port/db",
+        "postgresql://me:p@s3cret@host/db",
+        "postgresql://me:pa?s3cret@host/db",
+        "postgresql://me:12?s3cret@host/db",
+        "postgresql://me:12?schema=s3cret@host/db",
+        "postgresql://me:12#s3cret@host/db",
+        "postgresql://me:[s3cret]@host/db",
+        "postgresql://host/db?s3cret",
+        "postgresql://host/db?password=s3cret&s3cret=1",
+        "postgresql:///host=db password=s3cret",
     ],
 )
 def test_a_uri_that_cannot_be_read_is_not_repeated(uri: str) -> None:
@@ -152,8 +162,33 @@ def test_a_uri_that_cannot_be_read_is_not_repeated(uri: str) -> None:
     assert error.__cause__ is None  # the driver's own words have the password
 
 
-def test_an_option_that_does_not_exist_is_named() -> None:
-    assert '"colour"' in refused("postgresql://me:s3cret@host/db?colour=red").args[0]
+def test_of_an_option_that_does_not_exist_the_number_is_said() -> None:
+    """Its name may be the rest of a password."""
+    error = refused("postgresql://me:s3cret@host/db?sslmode=require&colour=red")
+
+    assert "option 2 after the ? has a name that libpq does not know" in error.args[0]
+    assert "colour" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("option", "stands_for"),
+    [("user=me%40corp", "user=me@corp"), ("ssl=true", "sslmode=require")],
+)
+def test_what_libpq_knows_may_follow_the_question_mark(option: str, stands_for: str) -> None:
+    assert stands_for in place_of(f"postgresql://host/db?{option}").conninfo
+
+
+def test_a_database_whose_text_is_not_utf8_is_refused(server: Postgres) -> None:
+    ask(
+        server.uri,
+        "CREATE DATABASE western ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0",
+    )
+
+    error = refused(as_app(server, "western"))
+
+    assert isinstance(error, StoreOpenError)
+    assert "keeps text as LATIN1, and Ontologia needs UTF8" in error.args[0]
+    assert "ENCODING 'UTF8'" in (error.hint or "")
 
 
 def test_a_server_that_is_too_old_is_refused() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from ontologia import Event, Field, OntologiaConfig, Session, on_event
 from ontologia.errors import ConnectionLostError
+from ontologia.runtime.session import core_of
 from ontologia.store.events.leases import Done
 from ontologia.store.postgres import database
 from tests.integration.running import running, statuses, until
@@ -19,7 +20,7 @@ from tests.servers import ask, own_server
 from tests.shop import Customer
 
 if TYPE_CHECKING:
-    from ontologia.testing.servers import Postgres
+    from ontologia_conformance.servers import Postgres
 
 
 class Rung(Event):
@@ -81,7 +82,7 @@ def test_a_run_waits_says_so_once_and_goes_on(
         Session(uri, config=config) as session,
         running(session, [hear], workers=2),
     ):
-        channel: Any = session._store._channel  # type: ignore[attr-defined]
+        channel: Any = core_of(session).store._channel  # type: ignore[attr-defined]
         until(lambda: channel.hears)
         server.halt()
         until(lambda: words("goes on as soon as the database can be reached"))
@@ -193,7 +194,7 @@ def test_worker_threads_outlive_acknowledgements_that_do_not_get_through(
 
         def lose(done: Any, starting: Any = (), lease_ms: float = 0) -> Any:
             name = threading.current_thread().name
-            if "worker" in name and not starting and name not in failed:
+            if "worker" in name and name not in failed:
                 failed.add(name)
                 raise ConnectionLostError("the first of each thread")
             return settle(done, starting, lease_ms)
@@ -203,7 +204,7 @@ def test_worker_threads_outlive_acknowledgements_that_do_not_get_through(
             for number in range(50):
                 session.commit(event=Rung(number=number))
                 until(lambda number=number: number in heard)
-            until(lambda: len(failed) == 2 and set(statuses(session)) == {"acked"})
+            until(lambda: failed and set(statuses(session)) == {"acked"})
 
     assert sorted(heard) == list(range(50))
 

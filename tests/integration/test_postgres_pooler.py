@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ontologia import Entity, Event, Field, OntologiaConfig, Schedule, Session, on_event
+from ontologia.runtime.session import core_of
 from tests.integration.processes import Process
 from tests.integration.running import running, until
 from tests.servers import ask, own_bouncer, own_server
 
 if TYPE_CHECKING:
-    from ontologia.testing.servers import PgBouncer, Postgres
+    from ontologia_conformance.servers import PgBouncer, Postgres
 
 WORKER = """
 from ontologia import Entity, Event, Field, Session, on_event
@@ -75,7 +76,7 @@ def bouncer(server: Postgres) -> Iterator[PgBouncer]:
 def test_a_pooler_is_found_out_by_itself(server: Postgres, bouncer: PgBouncer) -> None:
     for uri, pooled in ((bouncer.uri, True), (server.uri, False)):
         with Session(uri) as session:
-            database: Any = session._store._database  # type: ignore[attr-defined]
+            database: Any = core_of(session).store.database  # type: ignore[attr-defined]
             assert database.pooled is pooled
 
 
@@ -128,7 +129,7 @@ def test_in_session_mode_notifications_arrive(server: Postgres) -> None:
     with own_bouncer(server, mode="session", size=40) as bouncer:
         uri = f"{bouncer.uri}?schema=by_session"
         with Session(uri, config=an_hour) as session, running(session, [hear]):
-            channel: Any = session._store._channel  # type: ignore[attr-defined]
+            channel: Any = core_of(session).store._channel  # type: ignore[attr-defined]
             until(lambda: channel.hears)
             with Session(f"{server.uri}?schema=by_session") as other:
                 other.commit(event=Posted(number=1))

@@ -9,11 +9,12 @@ import pytest
 
 from ontologia import Event, Field, Session
 from ontologia.errors import ConnectionLostError
+from ontologia.runtime.session import core_of
 from tests.servers import ask, own_server
 from tests.shop import Customer
 
 if TYPE_CHECKING:
-    from ontologia.testing.servers import Postgres
+    from ontologia_conformance.servers import Postgres
 
 # Nothing is on disk before a commit asks for it.
 _LAZY = ("wal_writer_delay=10s", "autovacuum=off", "checkpoint_timeout=1h")
@@ -40,10 +41,10 @@ def crash_at_the_next_commit(
     session: Session, server: Postgres, monkeypatch: pytest.MonkeyPatch, *, reused: bool
 ) -> None:
     """Kill the server when it is about to be sent a COMMIT; have its number given to another."""
-    database: Any = session._store._database  # type: ignore[attr-defined]
+    database: Any = core_of(session).store.database  # type: ignore[attr-defined]
     commit = database._commit
 
-    def crash(wire: Any, notice: Any) -> Any:
+    def crash(wire: Any, notice: Any, tx: Any) -> Any:
         monkeypatch.setattr(database, "_commit", commit)
         [[number]] = wire.connection.execute(NUMBER).fetchall()
         server.kill()
@@ -52,7 +53,7 @@ def crash_at_the_next_commit(
         while reused and given < int(number):
             given = int(ask(server.uri, NUMBER)[0][0])
         assert not reused or given == int(number)
-        return commit(wire, notice)
+        return commit(wire, notice, tx)
 
     monkeypatch.setattr(database, "_commit", crash)
 

@@ -13,6 +13,7 @@ import pytest
 
 from ontologia import Entity, Event, Field, Session, on_event
 from ontologia.errors import ReadOnlyError, StoreOpenError
+from ontologia.runtime.session import core_of
 from ontologia.store.copying import copy_store
 from ontologia.store.postgres.ddl import ddl, roles
 from ontologia.store.postgres.place import place_of
@@ -132,7 +133,7 @@ def test_a_worker_needs_no_right_to_make_anything(as_roles):
         session.ensure(Book(isbn="1", title="Emma"))
         session.commit(event=Lent(isbn="2"))
         session.run([note], max_iterations=1)
-        session.event_store.cleanup_events(session.namespace, session._clock.now())
+        session.event_store.cleanup_events(session.namespace, core_of(session).clock.now())
 
         assert [book.title for book in session.query().entities(Book).collect()] == ["Emma", "lent"]
         assert session.event_store.check() == []

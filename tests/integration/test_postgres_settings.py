@@ -12,6 +12,7 @@ import pytest
 
 from ontologia import Entity, Event, Field, OntologiaConfig, Session, on_event
 from ontologia.errors import ReadOnlyError
+from ontologia.runtime.session import core_of
 from ontologia.store.copying.tables import TABLES
 from ontologia.store.postgres.copying import PostgresTarget
 from ontologia.store.postgres.errors import translated
@@ -19,7 +20,7 @@ from tests.integration.running import running, until
 from tests.servers import ask, own_bouncer, own_server
 
 if TYPE_CHECKING:
-    from ontologia.testing.servers import Postgres
+    from ontologia_conformance.servers import Postgres
 
 _SERIALIZABLE = "default_transaction_isolation=serializable"
 _ODD = (
@@ -99,16 +100,28 @@ def test_a_time_is_read_to_the_last_digit(uri: str) -> None:
     with Session(f"{uri}_later") as session:
         session.defer(Posted(parcel="c"), at=at)
 
-        assert session._store.events.claims.peek([]).next_fire == at.timestamp()
+        assert core_of(session).store.events.claims.peek([]).next_fire == at.timestamp()
 
 
 @pytest.mark.thorough
 def test_a_statement_alone_may_take_as_long_as_the_session_says(uri: str) -> None:
     with Session(uri, config=OntologiaConfig(statement_timeout_ms=0)) as session:
-        database: Any = session._store._database  # type: ignore[attr-defined]
+        database: Any = core_of(session).store.database  # type: ignore[attr-defined]
 
         assert database.all("SELECT pg_sleep(1.2)::text") == [("",)]
         assert database.all("SHOW transaction_isolation") == [("read committed",)]
+
+
+def test_the_end_of_a_copy_waits_for_the_disk(server: Postgres) -> None:
+    target: Any = PostgresTarget(
+        f"{server.uri}?options=-c%20synchronous_commit%3Doff", OntologiaConfig()
+    )
+
+    with target._writing():
+        assert target._one("SHOW synchronous_commit") == ("on",)
+    with target._writing(durable=False):
+        assert target._one("SHOW synchronous_commit") == ("off",)
+    target.close()
 
 
 @pytest.mark.thorough
@@ -152,6 +165,24 @@ def _read(uri: str, statement: str) -> Any:
         while cursor.nextset():
             pass
         return cursor.fetchall()[0][0]
+
+
+@pytest.mark.thorough
+def test_what_returned_survives_a_crash_of_a_server_that_confirms_too_early() -> None:
+    """It writes its log ten seconds later, unless a commit waits for it."""
+    with own_server(settings=("synchronous_commit=off", "wal_writer_delay=10s")) as server:
+        with Session(server.uri, entity_types=[Parcel]) as session:
+            session.ensure(Parcel(id="a", weight=1.0))
+            session.commit()
+            session.event_store.enqueue(Posted(parcel="a"), session.namespace)
+
+            server.kill()
+
+        server.start()
+        with Session(server.uri, entity_types=[Parcel]) as session:
+            assert [parcel.id for parcel in session.query().entities(Parcel).collect()] == ["a"]
+            [kept] = session.event_store.list_events(session.namespace)
+            assert kept["type"] == "settings.posted"
 
 
 def test_a_role_that_may_only_read_is_known_in_any_language_of_the_server() -> None:

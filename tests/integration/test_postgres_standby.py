@@ -14,7 +14,7 @@ from tests.servers import ask, own_server
 from tests.shop import Customer, Product
 
 if TYPE_CHECKING:
-    from ontologia.testing.servers import Postgres
+    from ontologia_conformance.servers import Postgres
 
 
 @pytest.fixture(scope="module")

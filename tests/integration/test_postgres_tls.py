@@ -16,10 +16,11 @@ import pytest
 
 from ontologia import Session
 from ontologia.errors import StoreOpenError
+from ontologia.runtime.session import core_of
 from tests.servers import ask, own_server
 
 if TYPE_CHECKING:
-    from ontologia.testing.servers import Postgres
+    from ontologia_conformance.servers import Postgres
 
 PROGRAMS = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
 pytestmark = pytest.mark.skipif(
@@ -70,7 +71,7 @@ def as_app(server: Postgres, **options: object) -> str:
 
 def is_encrypted(session: Session) -> bool:
     ssl = "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()"
-    [[encrypted]] = session._store._database.all(ssl)  # type: ignore[attr-defined]
+    [[encrypted]] = core_of(session).store.database.all(ssl)  # type: ignore[attr-defined]
     return bool(encrypted)
 
 

@@ -11,12 +11,12 @@ import pytest
 from ontologia import OntologiaConfig, Session
 from ontologia.queues import EventWorker, StoreEventQueue
 from ontologia.store.postgres import database
-from ontologia.testing.conformance.queue_world import Env, event, fill
+from ontologia_conformance.queue_world import Env, event, fill
 from tests.integration.running import PATIENCE, until
 from tests.servers import own_server
 
 if TYPE_CHECKING:
-    from ontologia.testing.servers import Postgres
+    from ontologia_conformance.servers import Postgres
 
 
 @pytest.fixture

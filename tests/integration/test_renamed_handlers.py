@@ -8,7 +8,8 @@ import pytest
 
 from ontologia import Event, Field, on_event
 from ontologia.errors import HandlerError, IntegrityError
-from ontologia.store.events.store import SqlEventStore
+from ontologia.runtime.session import core_of
+from ontologia.store.events.store import EventStore
 from tests.integration.running import running, until
 
 
@@ -54,7 +55,7 @@ def test_a_renamed_handler_runs_what_was_not_finished_and_nothing_else(session, 
     assert [each["name"] for each in session.event_store.list_consumers("default")] == [
         "charts:new"
     ]
-    [letter] = session._store.events.listings.dead_letters("default", 9)
+    [letter] = core_of(session).store.events.listings.dead_letters("default", 9)
     assert letter["attempts"] == 2
     assert session.event_store.check() == []
 
@@ -82,7 +83,7 @@ def test_a_handler_waits_while_a_live_session_runs_its_old_name(
             session.stop()
             first.join(60)
             play(other, 3)
-            until(lambda: len(seen) == 5)
+            until(lambda: len(seen) >= 5)  # 6 if its last look came after the first had stopped
             clock.advance(seconds=5)
             until(lambda: len(seen) == 6)
 
@@ -127,7 +128,7 @@ def test_an_adoption_that_fails_leaves_everything_as_it_was(session, refuse, sql
     play(session, 1, 2)
     session.run([chart(seen, "charts:old", fails=(2,))], max_iterations=1)
     play(session, 3)
-    events: SqlEventStore = session._store.events
+    events: EventStore = core_of(session).store.events
 
     def rows() -> list[list]:
         tables = ("consumers", "event_claims", "attempts", "ready", "subscriptions")

@@ -12,7 +12,7 @@ import pytest
 from ontologia import Event, Field, on_event
 from ontologia.errors import IntegrityError
 from ontologia.testing import ManualClock
-from ontologia.testing.conformance.backends import SQLITE
+from ontologia_conformance.backends import SQLITE
 from tests.integration.running import PATIENCE, statuses
 from tests.shop import Customer
 

@@ -9,6 +9,7 @@ import pytest
 
 from ontologia import Event, Field, on_event
 from ontologia.clock import to_text
+from ontologia.runtime.session import core_of
 from tests.integration.running import PATIENCE, running, until
 
 pytestmark = pytest.mark.each_database
@@ -162,7 +163,7 @@ def test_what_a_running_session_has_not_finished_is_kept_however_short_the_reten
 def test_heartbeats_go_on_whatever_fails_beside_them(session, clock, monkeypatch, what):
     """An error that nobody foresaw, in the thread that keeps the session alive."""
     failed = threading.Event()
-    owner = session._scheduler if what == "fire_due" else session.event_store
+    owner = core_of(session).scheduler if what == "fire_due" else session.event_store
     real = getattr(owner, what)
 
     def fail_once(*given):

@@ -28,7 +28,7 @@ from ontologia.errors import (
     SessionClosedError,
     StoreOpenError,
 )
-from ontologia.testing.conformance.backends import SQLITE
+from ontologia_conformance.backends import SQLITE
 from tests.shop import Customer, Product, Subscription
 
 pytestmark = pytest.mark.each_database

@@ -23,7 +23,7 @@ def stored(session) -> list[tuple[str, str]]:
     return sorted((each["id"], each["type"]) for each in listed)
 
 
-@pytest.mark.parametrize("count", [1, 3, 500, 1_200])
+@pytest.mark.parametrize("count", [1, 16, 17, 500, 1_200])
 def test_one_commit_stores_them_all_in_order_and_gives_each_its_id(session, count):
     events = [ParcelPacked(number=number) for number in range(count)]
     seen: list[int] = []
@@ -40,6 +40,23 @@ def test_one_commit_stores_them_all_in_order_and_gives_each_its_id(session, coun
     assert seen == list(range(count))
     assert len({event.id for event in events}) == count
     assert sorted(event.id for event in events) == [event.id for event in events]
+
+
+def test_events_that_follow_others_are_delivered_once_each_in_order(session):
+    seen: list[int] = []
+
+    @on_event(ParcelPacked, name="parcels.seen")
+    def see(ctx: HandlerContext[ParcelPacked]) -> None:
+        seen.append(ctx.event.number)
+
+    session.run([see], max_iterations=1)
+    session.commit(event=[ParcelPacked(number=number) for number in range(3)])
+    session.ensure(Customer(id="c1", name="Ada"))
+    session.commit(event=[ParcelPacked(number=number) for number in range(3, 23)])
+    assert session.event_store.check() == []
+    session.run([see], max_iterations=1)
+
+    assert seen == list(range(23))
 
 
 def test_they_are_stored_with_the_change_or_not_at_all(session):

@@ -11,6 +11,7 @@ import pytest
 from ontologia import Event, Field, LeaseExpiredError, on_event
 from ontologia.clock import SYSTEM_CLOCK
 from ontologia.errors import HandlerError, InvalidValueError, SessionClosedError
+from ontologia.runtime.session import core_of
 from tests.integration.running import PATIENCE, claim_of, running, statuses, until
 from tests.shop import Customer
 
@@ -44,7 +45,7 @@ def collector(seen, **options):
 def session(open_session):
     session = open_session()
     yield session
-    if not session._closed:
+    if not core_of(session).closed:
         assert session.event_store.check() == []
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import signal
+import threading
 
 import pytest
 
@@ -13,13 +15,15 @@ from ontologia.errors import (
     IntegrityError,
     InvalidValueError,
     LeaseExpiredError,
+    LockContentionError,
     SessionClosedError,
     UnknownReceiptError,
 )
 from ontologia.queues import DomainEvent, EventWorker, StoreEventQueue
 from ontologia.queues.current import delivered
 from ontologia.runtime.commits import WriteRequest
-from ontologia.testing.conformance.queue_world import (
+from ontologia.runtime.session import core_of
+from ontologia_conformance.queue_world import (
     DEAD,
     PATIENCE,
     Env,
@@ -30,7 +34,7 @@ from ontologia.testing.conformance.queue_world import (
     take,
 )
 from tests.integration.processes import Process
-from tests.integration.running import until
+from tests.integration.running import statuses, until
 from tests.shop import Customer
 
 pytestmark = pytest.mark.each_database
@@ -60,8 +64,8 @@ def claim_of(session, given: DomainEvent, group: str = GROUP) -> dict:
 def let_leases_end(clock, *queues: StoreEventQueue) -> None:
     """As if the processes of these queues had stood still for longer than a lease."""
     for queue in queues:
-        if queue._upkeep is not None:
-            queue._upkeep._keeper.stop()
+        if queue._source._maintenance is not None:
+            queue._source._maintenance.stop()
     clock.advance(seconds=31)
 
 
@@ -123,7 +127,7 @@ def test_two_batches_have_two_that_are_handled(clock, queue):
     fill(queue, 1, 2, 3, 4)
     first, second = take(queue, 2), take(queue, 2)
 
-    idle = {claim.event.id for claim in queue._held.idle()}
+    idle = {claim.event.id for claim in queue._inbox.renewable()}
 
     assert idle == {first[1].event.event_id, second[1].event.event_id}
 
@@ -142,7 +146,7 @@ def test_a_commit_is_fenced_by_the_delivery_it_belongs_to(session, clock, queue)
 
     unit = WriteRequest(announcements=[queue.announcement(event(2))], claim=claim)
     with pytest.raises(LeaseExpiredError):
-        session._commits.write(unit)
+        core_of(session).commits.write(unit)
 
 
 @pytest.mark.req("EDE-046")
@@ -151,14 +155,14 @@ def test_what_was_acked_is_written_when_a_program_ends_without_closing(session, 
     [given] = fill(queue, 1)
     program = """
         from ontologia.queues import StoreEventQueue
-        from ontologia.runtime import keeper
+        from ontologia.engine.maintenance import Maintenance
 
-        keeper.Keeper.nudge = lambda self: None  # as if the program ended before its next turn
+        Maintenance.nudge = lambda self: None  # as if the program ended before its next turn
 
         def work():
             queue = StoreEventQueue(Session(sys.argv[1]))
             [delivery] = queue.dequeue(1, 60)
-            queue._upkeep.stop()
+            queue._source._maintenance.stop()
             queue.ack(delivery.receipt_handle)
             return queue
 
@@ -234,19 +238,18 @@ def test_one_that_is_taken_at_a_time_is_claimed_at_a_time(session, queue):
     assert not claim_of(session, given[1])
 
 
-def test_what_was_claimed_ahead_is_handed_back_unharmed(session, queue, other):
-    given = fill(queue, *range(60))
-    for _ in range(3):  # so fast that more is claimed than asked for
-        for delivery in take(queue):
-            queue.ack(delivery.receipt_handle)
-    take(queue, 10)
-    ahead = queue._held.waiting()
+def test_what_was_claimed_and_delivered_to_nobody_is_released_untried(queue, other):
+    fill(queue, *range(6))
+    [first] = take(queue, 1)
+    queue.nack(first.receipt_handle, retry_after_seconds=0)
+    assert numbers(take(queue)) == [0]  # alone, since it was tried before; the others wait
 
     queue.settle()
 
-    waiting = [numbers([each]) for each in take(other)]
-    assert waiting[0] == [40]
-    assert ahead == 0 or claim_of(session, given[-1]).get("attempts", 0) == 0
+    rest = take(other)
+    assert [(numbers([each]), each.attempt_number) for each in rest] == [
+        ([number], 1) for number in range(1, 6)
+    ]
 
 
 @pytest.mark.req("EDE-061")
@@ -262,7 +265,7 @@ def test_a_worker_that_stops_holds_nothing_back(queue, other):
 
     rest = take(other)
     assert (numbers(rest)[0], rest[0].attempt_number) == (36, 1)
-    assert queue._held.idle() == []
+    assert queue._inbox.renewable() == []
 
 
 # -- rows -----------------------------------------------------------------------------------------
@@ -315,7 +318,7 @@ def test_what_a_store_cannot_keep_is_refused(queue, field):
 
 @pytest.mark.req("EDE-082")
 def test_an_event_is_stored_with_the_unit_of_work_or_not_at_all(session, queue):
-    intents = session._new_intents()
+    intents = core_of(session).new_intents()
     intents.ensure(Customer(id="c1", name="Ada"))
     batch = intents.snapshot()
     units = [
@@ -324,8 +327,8 @@ def test_an_event_is_stored_with_the_unit_of_work_or_not_at_all(session, queue):
     ]
 
     with pytest.raises(Exception, match="expected head 99"):
-        session._commits.write(units[0])
-    session._commits.write(units[1])
+        core_of(session).commits.write(units[0])
+    core_of(session).commits.write(units[1])
     session.discard()
 
     [delivery] = take(queue)
@@ -442,7 +445,7 @@ def test_a_group_that_somebody_forgot_goes_on(session, queue, other):
     assert take(queue) == []
     with pytest.raises(ConsumerBusyError):
         other._session.event_store.forget("default", GROUP)
-    session._end()
+    core_of(session).end_session()
     other._session.event_store.forget("default", GROUP)
     fill(other, 1)
 
@@ -451,7 +454,7 @@ def test_a_group_that_somebody_forgot_goes_on(session, queue, other):
 
 def test_a_group_that_somebody_forgot_while_it_waited_goes_on(session, queue, other):
     with somebody_waits(queue) as given:
-        session._end()
+        core_of(session).end_session()
         other._session.event_store.forget("default", GROUP)
         fill(other, 1)
 
@@ -478,12 +481,114 @@ def test_closing_the_session_closes_the_queue_and_hands_back(open_session, other
     assert claim_of(other._session, done)["ack_at"]
 
 
+@pytest.fixture
+def working(queue):
+    """A worker that runs in a thread, what it has seen, and what ended it."""
+    seen, ended = [], []
+    worker = EventWorker(Env(queue, {"parcel.posted": [lambda e, _: seen.append(numbers_of(e))]}))
+
+    def run() -> None:
+        try:
+            worker.run_forever()
+        except BaseException as error:  # noqa: BLE001 - the tests look at it
+            ended.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    fill(queue, 1)
+    until(lambda: seen)
+    yield worker, thread, seen, ended
+    worker.stop()
+    thread.join(PATIENCE)
+
+
+def numbers_of(given: DomainEvent) -> int:
+    return given.payload["number"]
+
+
+@pytest.mark.parametrize("closed", ["session", "queue"])
+def test_closing_ends_an_idle_worker_and_says_why(session, queue, working, caplog, closed):
+    _, thread, seen, ended = working
+    until(lambda: statuses(session) == ["acked"])  # then it waits
+
+    (session if closed == "session" else queue).close()
+    thread.join(PATIENCE)
+
+    assert [type(each) for each in ended] == [SessionClosedError]
+    assert seen == [1]
+    assert [each for each in caplog.records if each.levelno >= logging.ERROR] == []
+
+
+def test_of_two_workers_the_first_that_ends_leaves_the_group_to_the_other(session, queue, working):
+    another = EventWorker(Env(queue, {}))
+    another.run_until_empty()
+
+    with pytest.raises(ConsumerBusyError):
+        session.event_store.forget("default", GROUP)
+
+
+def test_a_database_that_is_busy_at_the_start_is_waited_for(session, queue, monkeypatch):
+    fill(queue, 1)
+    events = core_of(session).store.events
+    register, calls = events.register_session, []
+
+    def busy(*args):
+        calls.append(args)
+        if len(calls) == 1:
+            raise LockContentionError("another", 1)
+        register(*args)
+
+    monkeypatch.setattr(events, "register_session", busy)
+    seen = []
+
+    EventWorker(Env(queue, {"parcel.posted": [lambda e, _: seen.append(e)]})).run_until_empty()
+
+    assert len(seen) == 1
+
+
+def test_an_event_that_could_not_be_released_at_once_is_released_later(session, queue, monkeypatch):
+    fill(queue, 1)
+    claims = core_of(session).store.events.claims
+    abandon, calls = claims.abandon, []
+
+    def away(released):
+        calls.append(released)
+        if len(calls) == 1:
+            raise LockContentionError("another", 1)
+        return abandon(released)
+
+    def interrupted(given, env) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(claims, "abandon", away)
+    with pytest.raises(KeyboardInterrupt):
+        EventWorker(Env(queue, {"parcel.posted": [interrupted]})).run_forever()
+
+    [delivery] = take(queue)
+    assert (numbers([delivery]), delivery.attempt_number) == ([1], 1)
+
+
+def test_a_worker_that_a_signal_has_stopped_runs_no_more(queue):
+    fill(queue, 1, 2, 3)
+    seen = []
+
+    def handle(given, env) -> None:
+        seen.append(given.payload["number"])
+        signal.raise_signal(signal.SIGTERM)
+
+    worker = EventWorker(Env(queue, {"parcel.posted": [handle]}))
+    worker.run_until_empty()
+    worker.run_until_empty()
+
+    assert seen == [1]
+
+
 def test_a_queue_that_is_closed_leaves_the_session_open(session, queue):
     take(queue)
     queue.close()
 
     assert session.head == 0
-    assert session._on_close == []
+    assert core_of(session).on_close == []
     assert session.event_store.forget("default", GROUP)
 
 

@@ -19,6 +19,7 @@ from ontologia.errors import (
     UncommittedChangesError,
 )
 from ontologia.runtime.delta import Delta
+from ontologia.runtime.session import core_of
 from tests.integration.running import PATIENCE
 
 pytestmark = pytest.mark.each_database
@@ -167,7 +168,9 @@ def test_no_half_of_a_unit_is_written_on_leaving(session, open_session, kind):
             fresh.table += 1
             unit.ensure(fresh)
 
-    with pytest.raises(UncommittedChangesError, match=r"the block ended .* Guest 'bob'"):
+    with pytest.raises(
+        UncommittedChangesError, match=r"failed to write Guest 'bob', and Guest 'ada'"
+    ):
         leave()
     assert guests(session) == {"ada": 9}
 
@@ -228,7 +231,7 @@ def test_a_session_that_is_forgotten_with_objects_queued_warns(uri):
     def forget() -> None:
         session = Session(uri)
         session.ensure(Guest(**ADA))
-        session._store.close()
+        core_of(session).store.close()
 
     def collect() -> None:
         forget()

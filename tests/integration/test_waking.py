@@ -10,6 +10,7 @@ import pytest
 
 from ontologia import Entity, Event, Field, LeaseExpiredError, Session, on_event
 from ontologia.config import OntologiaConfig
+from ontologia.runtime.session import core_of
 from ontologia.store.sqlite import watch
 from tests.integration.processes import Process
 from tests.integration.running import PATIENCE, running, until
@@ -114,7 +115,7 @@ def test_a_commit_that_is_being_synced_when_the_wait_begins_is_noticed(path, mon
         connection.execute("PRAGMA synchronous=FULL; CREATE TABLE late(x)")
         connection.close()
 
-    with Session(str(path)) as session, closing(session._store.watch()) as waiter:
+    with Session(str(path)) as session, closing(core_of(session).store.watch()) as waiter:
         writer = threading.Thread(target=write)
         writer.start()
         assert disk.syncing.wait(PATIENCE)

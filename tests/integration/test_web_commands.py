@@ -97,8 +97,9 @@ def test_any_name_of_a_command_can_be_a_path(http):
         ("missing", 404, "not-found", "there is no crane 7"),
         ("conflict", 409, "conflict", "was changed by another commit"),
         ("head", 409, "conflict", "expected head 1"),
-        ("busy", 503, "unavailable", "waited 5000 ms"),
-        ("lost", 503, "unavailable", "the server went away"),
+        ("busy", 503, "unavailable", "the database is busy; nothing was done"),
+        ("lost", 503, "unavailable", "the database cannot be reached"),
+        ("standby", 503, "unavailable", "the database takes no writes now; nothing was done"),
         ("odd text", 422, "invalid", "? and \\0"),
         ("long", 422, "invalid", "xxx…"),
     ],
@@ -113,6 +114,17 @@ def test_an_error_of_a_handler_is_a_problem_and_leaves_nothing(
     assert len(members["detail"]) < 3_000
     assert ("retry-after" in answer.headers) == (status == 503)
     assert (crates(env), events(env)) == ([], [])
+
+
+@pytest.mark.parametrize("error", ["busy", "lost", "standby"])
+def test_where_the_database_is_and_who_uses_it_is_in_the_log_alone(http, caplog, error):
+    with caplog.at_level(logging.WARNING):
+        answer = post(http, "crate.fail", {"error": error})
+
+    assert "db.internal" not in answer.text
+    [record] = caplog.records
+    assert answer.json()["instance"] in record.getMessage()
+    assert "db.internal" in record.getMessage()
 
 
 @pytest.mark.parametrize("error", ["key", "type", "file", "exit", "stop", "command"])
@@ -290,16 +302,16 @@ def test_health_is_bad_if_the_database_does_not_answer(http, env):
 
 
 def test_health_is_told_while_all_threads_are_busy(http, env):
-    with ThreadPoolExecutor(12) as pool:
-        holding = [pool.submit(post, http, "crate.hold") for _ in range(12)]
+    with ThreadPoolExecutor(24) as pool:
+        holding = [pool.submit(post, http, "crate.hold") for _ in range(24)]
         until(HELD.is_set)
 
         healthy = http.get("/health").status_code
         GO.set()
 
     assert healthy == 200
-    assert Counter(each.result().status_code for each in holding) == {200: 12}
-    assert crates(env) == ["held"] * 12
+    assert Counter(each.result().status_code for each in holding) == {200: 24}
+    assert crates(env) == ["held"] * 24
 
 
 # -- who may ----------------------------------------------------------------------------------------

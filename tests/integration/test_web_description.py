@@ -58,6 +58,14 @@ def test_who_is_let_in_is_described(description):
     assert description["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
 
 
+def test_without_a_token_the_refusal_of_other_names_is_described(env):
+    with served(env, token=None, only_local=True) as server, client(server, headers={}) as http:
+        paths = http.get("/openapi.json").json()["paths"]
+
+    for path in ("/health", "/openapi.json"):
+        assert {"400", "403"} <= set(paths[path]["get"]["responses"])
+
+
 def test_every_kind_of_problem_of_a_command_is_described(description):
     from ontologia.web.problems import KINDS
 

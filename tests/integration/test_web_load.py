@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from bench.http import put_under_load
+from bench.goals.http import put_under_load
 
 
 @pytest.mark.thorough

@@ -6,14 +6,24 @@ import json
 import re
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from ontologia.commands import Env
 from ontologia.web import connection
-from tests.integration.running import PATIENCE
+from tests.integration.running import PATIENCE, until
 from tests.integration.test_web_commands import post, problem
-from tests.integration.web_world import TOKEN, client, crates, heard, plain_socket, served
+from tests.integration.web_world import (
+    GO,
+    HELD,
+    TOKEN,
+    client,
+    crates,
+    heard,
+    plain_socket,
+    served,
+)
 
 WORLD = "tests.integration.web_world"
 JSON = {"Content-Type": "application/json"}
@@ -53,6 +63,14 @@ def impatient(env):
 def http(server):
     with client(server) as made:
         yield made
+
+
+def test_an_answer_does_not_wait_for_the_client_to_acknowledge_its_head(server, http):
+    assert post(http, "crate.pack", {"ref": "r1"}).status_code == 200
+
+    [connection] = server.server_state.connections
+    its_socket = connection.transport.get_extra_info("socket")
+    assert its_socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def told(answer: bytes) -> dict:
@@ -272,10 +290,10 @@ def test_a_head_that_comes_in_drops_is_not_waited_for(env, monkeypatch):
 
 
 def test_the_second_head_of_a_connection_is_waited_for_no_longer(env, monkeypatch):
-    monkeypatch.setattr(connection, "HEAD_TIMEOUT", 0.2)
     with served(env) as server, plain_socket(server) as slow:
         slow.sendall(b"GET /health HTTP/1.1\r\nHost: h\r\n\r\n")
         assert one_answer(slow).startswith(b"HTTP/1.1 200")
+        monkeypatch.setattr(connection, "HEAD_TIMEOUT", 0.2)
         slow.sendall(b"GET /health HT")
 
         assert told(heard(slow))["status"] == 408
@@ -307,11 +325,109 @@ def test_a_client_that_goes_away_is_no_error(server, http, caplog):
 
 def test_too_many_requests_at_once_are_told_to_come_back(env, monkeypatch):
     monkeypatch.setattr("ontologia.web.app._MOST_AT_ONCE", 1)
-    with served(env) as server, client(server) as http, plain_socket(server) as slow:
-        slow.sendall(HEAD + b"Expect: 100-continue\r\nContent-Length: 100\r\n\r\n")
-        assert slow.recv(100).startswith(b"HTTP/1.1 100")  # it is being read
+    HELD.clear()
+    GO.clear()
+    with served(env) as server, client(server) as http, ThreadPoolExecutor(1) as pool:
+        held = pool.submit(post, http, "crate.hold")
+        until(HELD.is_set)
 
         answer = post(http, "crate.pack", {"ref": "a"})
+        GO.set()
 
+    assert held.result().status_code == 200
     problem(answer, 503, "unavailable")
     assert answer.headers["retry-after"] == "1"
+
+
+# -- heads ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("more", "status"), [(0, 401), (1, 400)])
+def test_a_head_that_comes_at_once_has_the_same_end(server, more, status):
+    """It is whole when it is looked at, so there is nothing of it that would have to be waited for."""
+    fixed = len("/x") + len("Host") + len("h") + 4 + len("X") + 4
+    with plain_socket(server) as connection_:
+        connection_.sendall(
+            b"GET /x HTTP/1.1\r\nHost: h\r\nX: " + b"x" * (65_536 - fixed + more) + b"\r\n\r\n"
+        )
+        answer = one_answer(connection_)
+
+    assert answer.split()[1] == str(status).encode()
+    assert (b"at most 65,536 bytes" in answer) == bool(more)
+
+
+def test_a_body_has_one_length(server, env):
+    """What stands in front might go by the other one, and take the rest for a request of its own."""
+    body = b'{"payload": {}}'
+    chunk = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+    with plain_socket(server) as connection_:
+        connection_.sendall(
+            HEAD + b"Content-Length: %d\r\nTransfer-Encoding: chunked\r\n\r\n" % len(chunk)
+        )
+        connection_.sendall(chunk + b"GET /health HTTP/1.1\r\nHost: h\r\n\r\n")
+
+        assert told(heard(connection_))["type"] == "urn:ontologia:problem:malformed"
+    assert crates(env) == []
+
+
+def test_a_body_of_http_1_0_has_no_transfer_encoding(server, env):
+    """What stands in front, and knows HTTP/1.0, takes the body for a request of its own."""
+    body = b'{"payload": {"ref": "a"}}'
+    with plain_socket(server) as connection_:
+        connection_.sendall(HEAD.replace(b"HTTP/1.1", b"HTTP/1.0"))
+        connection_.sendall(
+            b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+        )
+
+        assert told(heard(connection_))["type"] == "urn:ontologia:problem:malformed"
+    assert crates(env) == []
+
+
+# -- without a token --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def open_server(env):
+    with served(env, token=None, only_local=True) as made:
+        yield made
+
+
+OF_THIS_MACHINE = [
+    {},
+    *({"Host": name} for name in ("localhost:8000", "LOCALHOST", "127.9.9.9", "[::1]:8000")),
+    *({"Origin": url} for url in ("http://localhost:3000", "https://127.0.0.1")),
+]
+OF_ELSEWHERE = [
+    *({"Host": name} for name in ("rebound.example:8000", "localhost.rebound.example")),
+    *({"Host": name} for name in ("192.168.1.7", "[::1", "")),
+    *({"Host": name} for name in ("elsewhere.example@localhost", "elsewhere.example\\@localhost")),
+    *({"Host": name} for name in ("localhost/", "localhost?", "localhost#", "localhost:80:80")),
+    *(
+        {"Origin": url}
+        for url in ("https://elsewhere.example", "http://localhost.elsewhere.example")
+    ),
+    *({"Origin": url} for url in ("null", "", "localhost", "//localhost")),
+    *({"Origin": f"http://elsewhere.example{sign}@localhost"} for sign in ("", "\\", "/")),
+    *({"Origin": f"http://localhost{more}"} for more in ("/", "/path", "\\", "?", "#")),
+    *({"Origin": f"{scheme}://localhost"} for scheme in ("file", "ftp", "chrome-extension")),
+]
+
+
+def test_without_a_token_no_page_of_another_site_is_let_in(open_server, env):
+    with client(open_server, headers={}) as http:
+        for headers in OF_THIS_MACHINE:
+            assert post(http, "crate.pack", {"ref": "a"}, headers=headers).status_code == 200, (
+                headers
+            )
+        for headers in OF_ELSEWHERE:
+            problem(post(http, "crate.pack", headers=headers), 403, "forbidden")
+            assert http.get("/health", headers=headers).status_code == 403, headers
+
+    assert crates(env) == ["a"] * len(OF_THIS_MACHINE)
+
+
+def test_without_a_host_nobody_is_let_in_without_a_token(open_server):
+    with plain_socket(open_server) as connection_:
+        connection_.sendall(b"GET /health HTTP/1.0\r\n\r\n")
+
+        assert told(heard(connection_))["status"] == 403

@@ -29,6 +29,7 @@ from ontologia.errors import (
 from ontologia.extensions.bus import EventBus
 from ontologia.extensions.context import ExtensionContext
 from ontologia.queues import DomainEvent, RetryPolicy, StoreEventQueue, open_queue
+from ontologia.runtime.session import core_of
 from ontologia.testing import ManualClock
 
 NAIVE = datetime(2026, 11, 16, 18, 0)
@@ -69,7 +70,7 @@ class World:
         self.store = session.event_store
         self.env = Env(session, queue="none")
         self.env.registry.register_model(Bell)
-        session._registry.add(Bell, "entity")
+        core_of(session).registry.add(Bell, "entity")
         self.bells = self.env.models["bells.bell"]
         self.belfries = session.query().entities(Belfry)
 

@@ -18,6 +18,7 @@ from ontologia.errors import (
     HeadMismatchError,
     LockContentionError,
     NotFoundError,
+    StandbyError,
     StateConflictError,
 )
 from ontologia.web import create_app
@@ -38,8 +39,9 @@ ERRORS: dict[str, Any] = {
     "file": lambda: PermissionError(13, "Permission denied", "/etc/secret"),
     "key": lambda: KeyError("secret"),
     "type": lambda: TypeError("secret"),
-    "busy": lambda: LockContentionError("somebody", 5000),
-    "lost": lambda: ConnectionLostError("the server went away"),
+    "busy": lambda: LockContentionError("session 7 of db.internal", 5000),
+    "lost": lambda: ConnectionLostError("lost the server at db.internal:5432, database app"),
+    "standby": lambda: StandbyError("db.internal:5432 is a standby"),
     "conflict": lambda: StateConflictError("docks.crate", "c1"),
     "head": lambda: HeadMismatchError(expected=1, actual=2),
     "missing": lambda: NotFoundError("there is no crane 7"),
@@ -116,7 +118,7 @@ class DockCrate(DomainModel):
 def served(env: Env, *, token: str | None = TOKEN, **options: Any) -> Iterator[Server]:
     """A real server, in a thread."""
     listener = listen("127.0.0.1", 0)
-    server = Server(create_app(env, token=token, **options), listener)
+    server = Server(create_app(env, token=token, **options), listener, env.session.config)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:

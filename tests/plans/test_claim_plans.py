@@ -9,17 +9,17 @@ from random import Random
 import pytest
 
 from ontologia import OntologiaConfig
-from ontologia.store.events.store import SqlEventStore
+from ontologia.store.events.store import EventStore
 from ontologia.store.open import open_event_store
 from ontologia.testing import ManualClock
-from ontologia.testing.conformance.event_world import POST, ParcelPosted, claim, post
+from ontologia_conformance.event_world import POST, ParcelPosted, claim, post
 from tests.plans.test_query_plans import Watch
 
 _LARGE = ("events", "e", "event_claims", "k", "ready", "r", "deferred_events", "dead_letters")
 
 
 @pytest.fixture
-def store(watch: Watch, clock: ManualClock, tmp_path: Path) -> Iterator[SqlEventStore]:
+def store(watch: Watch, clock: ManualClock, tmp_path: Path) -> Iterator[EventStore]:
     config = OntologiaConfig(clock=clock)
     opened = open_event_store(str(tmp_path / "claims.db"), config, clock, Random(1))
     yield opened.events
@@ -27,7 +27,7 @@ def store(watch: Watch, clock: ManualClock, tmp_path: Path) -> Iterator[SqlEvent
     opened.close()
 
 
-def finish(store: SqlEventStore, many: int) -> None:
+def finish(store: EventStore, many: int) -> None:
     """So many events that the handler has acknowledged, and as many that wait for their backoff."""
     rows = [store.log.given_row(ParcelPosted(number=each), POST) for each in range(2 * many)]
     with store.transaction() as tx:
@@ -36,7 +36,7 @@ def finish(store: SqlEventStore, many: int) -> None:
         (store.release if number % 2 else store.ack)("ship", str(event.id))
 
 
-def steps_of_a_claim(store: SqlEventStore, watch: Watch) -> int:
+def steps_of_a_claim(store: EventStore, watch: Watch) -> int:
     """How much SQLite's machine does to claim twenty events."""
     post(store, *range(20))
     with watch.at():
@@ -49,7 +49,7 @@ def steps_of_a_claim(store: SqlEventStore, watch: Watch) -> int:
 
 @pytest.mark.req("NEW-001")
 def test_a_claim_costs_the_same_however_many_events_are_finished_or_waiting(
-    store: SqlEventStore, watch: Watch
+    store: EventStore, watch: Watch
 ) -> None:
     claim(store)
     empty = steps_of_a_claim(store, watch)
@@ -61,7 +61,7 @@ def test_a_claim_costs_the_same_however_many_events_are_finished_or_waiting(
 
 @pytest.mark.req("NEW-001", "SQL-120")
 def test_no_statement_of_a_claim_reads_a_whole_table_or_sorts(
-    store: SqlEventStore, watch: Watch
+    store: EventStore, watch: Watch
 ) -> None:
     post(store, 1)
     with watch.at():

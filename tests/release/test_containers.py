@@ -6,21 +6,29 @@ index, is what test_release.py does.
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 import yaml
+from psycopg.conninfo import conninfo_to_dict
 
-from ontologia import OntologiaConfig
+from ontologia import OntologiaConfig, Session
+from ontologia.runtime.session import core_of
+from ontologia.store.postgres.place import place_of
+from ontologia_conformance.servers import postgres_programs
 from tests.docs.test_pages import understood
 
 ROOT = Path(__file__).parents[2]
 TOOLS = Path(sys.executable).parent
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text())
+DATASTORE = COMPOSE["x-ontologia"]["environment"]["ONTOLOGIA_DATASTORE_URI"]
 OURS = [name for name in COMPOSE["services"] if name != "db"]
 
 
@@ -96,5 +104,41 @@ def test_no_password_stands_in_the_compose_file():
 
     assert set(re.findall(r"(?:PASSWORD|TOKEN): (.*)", text)) == {
         "${POSTGRES_PASSWORD:?}",
+        "${APPLICATION_PASSWORD:?}",
         "${ONTOLOGIA_TOKEN:?}",
     }
+
+
+def test_the_application_is_no_superuser(postgres18):
+    """The script of the database, on a real server; then the program, as the role of the compose file."""
+    server = conninfo_to_dict(place_of(postgres18.unmade()).conninfo)
+    where = {"PGHOST": server["host"], "PGPORT": str(server["port"])}
+    script = COMPOSE["configs"]["application_role"]["content"].replace("$$", "$")
+    path = f"{postgres_programs(18)}{os.pathsep}{os.environ['PATH']}"
+    given = {"PATH": path, "APPLICATION_PASSWORD": "it's", "POSTGRES_USER": server["user"]}
+    with psycopg.connect(**server, autocommit=True) as admin:
+        try:
+            subprocess.run(["sh", "-euc", script], env=given | where, check=True)
+            role, database = urlsplit(DATASTORE).username, urlsplit(DATASTORE).path.strip("/")
+            uri = f"postgresql://{role}:it's@{server['host']}:{server['port']}/{database}"
+            with Session(uri) as session:
+                session.event_store.list_events("default")
+                assert core_of(session).store.inventory.about().layout
+            [[rights]] = admin.execute(
+                "SELECT rolsuper OR rolcreaterole OR rolcreatedb FROM pg_roles WHERE rolname = %s",
+                [role],
+            ).fetchall()
+            assert rights is False
+        finally:
+            admin.execute("DROP DATABASE IF EXISTS ontologia WITH (FORCE)")
+            admin.execute("DROP ROLE IF EXISTS ontologia")
+
+
+def test_only_the_database_knows_the_password_of_its_superuser():
+    knowing = [
+        name
+        for name, service in COMPOSE["services"].items()
+        if "POSTGRES_PASSWORD" in str(service["environment"])
+    ]
+
+    assert knowing == ["db"]

@@ -16,10 +16,10 @@ class Edit(NamedTuple):
     new: str
 
 
-CLAIMS_SQL = "store/sqlite/sql/claims.sql"
+CLAIMS_SQL = "store/sql/claims.sql"
 ACK = "UPDATE event_claims SET ack_at = :now, due_at = NULL\n"
 FENCED = (
-    " WHERE handler_id = :handler_id AND event_id IN (SELECT value FROM json_each(:ids))\n"
+    " WHERE handler_id = :handler_id AND event_id IN @texts(:ids)\n"
     "   AND lease_token = :token AND ack_at IS NULL AND dead_lettered_at IS NULL"
     " AND lease_until > :now\n"
 )
@@ -28,17 +28,17 @@ MUTATIONS: dict[str, list[Edit]] = {
     "emits are written after the ack, in a transaction of their own": [
         Edit(
             "store/events/leases.py",
-            "self._events.announce(tx, [each for item in kept for each in item.announcements])",
-            "self._late = [each for item in kept for each in item.announcements]",
+            "self._leases.events.announce(tx, announced)",
+            "self._leases._late = announced",
         ),
         Edit(
-            "runtime/acks.py",
-            "            settled = transaction(done)\n",
-            "            settled = transaction(done)\n"
-            "            late = self._claims.__dict__.pop('_late', ())\n"
-            "            if late:\n"
-            "                with self._claims._database.write(durable=False) as tx:\n"
-            "                    self._claims._events.announce(tx, late)\n",
+            "engine/acks.py",
+            "        lost, announced = settled\n",
+            "        lost, announced = settled\n"
+            "        late = self._events.claims.__dict__.pop('_late', ())\n"
+            "        if late:\n"
+            "            with self._events.transaction(durable=False) as tx:\n"
+            "                self._events.log.announce(tx, late)\n",
         ),
     ],
     "an ack does not look at the token of the lease": [
@@ -101,7 +101,9 @@ MUTATIONS: dict[str, list[Edit]] = {
     ],
     "what is deleted stays in the current state": [
         Edit(
-            "store/sqlite/transaction.py", "            if deleted:\n", "            if not rows:\n"
+            "store/sqlite/transaction.py",
+            "            if kind in deleted:\n",
+            "            if not written:\n",
         ),
     ],
     "a failure is tried again at once": [
@@ -113,16 +115,16 @@ MUTATIONS: dict[str, list[Edit]] = {
     ],
     "of several deferred events that are due the last is announced again": [
         Edit(
-            "store/sqlite/sql/events.sql",
+            "store/sql/events.sql",
             "UPDATE deferred_events SET status = 'fired', fired_at = :now\n"
-            " WHERE id IN (SELECT value FROM json_each(:ids));",
+            " WHERE id IN @numbers(:ids);",
             "UPDATE deferred_events SET status = 'fired', fired_at = :now\n"
             " WHERE id = (SELECT MIN(value) FROM json_each(:ids));",
         ),
     ],
     "a tick fires in every session": [
         Edit(
-            "store/sqlite/sql/events.sql",
+            "store/sql/events.sql",
             "INSERT INTO schedule_fires(namespace, schedule_key, tick, event_id)\n"
             "VALUES (:namespace, :schedule_key, :tick, :event_id) ON CONFLICT DO NOTHING;",
             "INSERT OR REPLACE INTO schedule_fires(namespace, schedule_key, tick, event_id)\n"
@@ -130,13 +132,17 @@ MUTATIONS: dict[str, list[Edit]] = {
         ),
     ],
     "the priority of an event is forgotten": [
-        Edit(CLAIMS_SQL, " ORDER BY r.priority DESC, r.created_at,", " ORDER BY r.created_at,"),
+        Edit(
+            "store/sqlite/sql/claims.sql",
+            " ORDER BY r.priority DESC, r.created_at,",
+            " ORDER BY r.created_at,",
+        ),
     ],
     "an event is collected before the retention time": [
         Edit(
             "store/events/retention.py",
-            "        before = to_text(now - retention)\n",
-            "        before = to_text(now)\n",
+            "self.portions(namespace, to_text(now - retention), retention)",
+            "self.portions(namespace, to_text(now), retention)",
         ),
     ],
     "a deferred event goes on with the count of its chain": [
@@ -154,3 +160,81 @@ MUTATIONS: dict[str, list[Edit]] = {
         ),
     ],
 }
+
+
+WRITER = "store/writer.py"
+
+WRITER_MUTATIONS: dict[str, list[Edit]] = {
+    "a request that fails takes its neighbour along": [
+        Edit(
+            WRITER,
+            "                each.error = error\n",
+            "                for other in tickets:\n                    other.error = error\n",
+        ),
+    ],
+    "what a request wrote before it failed stays": [
+        Edit(
+            "store/sqlite/database.py",
+            "return self.written != before or isinstance(error, apsw.Error)",
+            "return isinstance(error, apsw.Error)",
+        ),
+    ],
+    "an interrupt between COMMIT and the answers writes all again": [
+        Edit(WRITER, "        elif not committed:\n", "        else:\n"),
+    ],
+    "an interrupt of the thread that writes is taken for a success": [
+        Edit(
+            WRITER,
+            "        elif not committed:\n"
+            '            self.submit_again(self.again or "together")\n',
+            "",
+        ),
+    ],
+    "nobody follows a leader that is gone": [
+        Edit(
+            WRITER,
+            "            ticket.leads = True  # the thread that was to lead may have been interrupted\n",
+            "            pass\n",
+        ),
+    ],
+    "a hard request is written by a soft transaction": [
+        Edit(
+            WRITER,
+            "        return fits and (self.tx is None or self.durable or not ticket.request.durable)\n",
+            "        return fits\n",
+        ),
+    ],
+    "a transaction that is taken apart is taken for written": [
+        Edit(
+            WRITER,
+            '        except Apart:\n            batch.submit_again("alone")\n',
+            "        except Apart:\n            pass\n",
+        ),
+    ],
+    "requests that waited too long are written all the same": [
+        Edit(WRITER, "                self._waiting.remove(ticket)\n", "                pass\n"),
+        Edit(
+            WRITER,
+            "            self._waiting.remove(ticket)\n            return True\n",
+            "            return True\n",
+        ),
+    ],
+    "a request that is being written is told that it waited too long": [
+        Edit(
+            WRITER,
+            "            if ticket not in self._waiting:\n                return False\n",
+            "            if ticket not in self._waiting:\n                return True\n",
+        ),
+    ],
+    "a type that was rolled back is taken for registered": [
+        Edit(
+            "migration/versions.py",
+            "        if not tx.has_registered:\n",
+            "        if tx is not None:\n",
+        ),
+    ],
+    "a commit that failed is taken for a success": [
+        Edit(WRITER, "                batch.error = error\n", "                pass\n"),
+    ],
+}
+"""Bugs of the writer, which `tests/integration/test_writer.py` finds."""

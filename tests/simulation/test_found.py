@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from ontologia.store.events.store import SqlEventStore
+from ontologia.store.events.store import EventStore
 from ontologia.testing import ManualClock
-from ontologia.testing.conformance.event_world import LEASE, POST, ParcelLost, claim, claim_of, post
+from ontologia_conformance.event_world import LEASE, POST, ParcelLost, claim, claim_of, post
 
 
 @pytest.mark.req("NEW-030")
 def test_a_cleanup_spares_a_lease_that_is_valid_again_because_the_clock_was_set_back(
-    event_store: SqlEventStore, clock: ManualClock
+    event_store: EventStore, clock: ManualClock
 ) -> None:
     event_store.enqueue(ParcelLost(number=1), POST)
     [event_id] = post(event_store, 1)

@@ -1,4 +1,7 @@
-"""A test of the tests: each of these bugs, planted in the engine, is found by the simulator."""
+"""A test of the tests: each of these bugs, planted in the engine, is found.
+
+Those of delivery by the simulator, those of the writer by its own tests.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,12 @@ from pathlib import Path
 import pytest
 
 import ontologia
-from tests.simulation.mutations import MUTATIONS
+from tests.simulation.mutations import MUTATIONS, WRITER_MUTATIONS, Edit
 
 SEEDS = 1_000
 HUNT = """
 import sys
-from ontologia.testing.simulation import SimulationFailed, simulate
+from ontologia_conformance.simulation import SimulationFailed, simulate
 
 for seed in range(int(sys.argv[1])):
     try:
@@ -35,15 +38,19 @@ def package(tmp_path: Path) -> Path:
     return Path(shutil.copytree(Path(ontologia.__file__).parent, tmp_path / "ontologia"))
 
 
-@pytest.mark.thorough
-@pytest.mark.req("ONT-172")
-@pytest.mark.parametrize("bug", MUTATIONS)
-def test_a_planted_bug_is_found(bug: str, package: Path) -> None:
-    for edit in MUTATIONS[bug]:
+def plant(edits: list[Edit], package: Path) -> None:
+    for edit in edits:
         file = package / edit.file
         text = file.read_text("utf-8")
         assert text.count(edit.old) == 1, f"{edit.file} has changed: {edit.old!r}"
         file.write_text(text.replace(edit.old, edit.new), "utf-8")
+
+
+@pytest.mark.thorough
+@pytest.mark.req("ONT-172")
+@pytest.mark.parametrize("bug", MUTATIONS)
+def test_a_planted_bug_is_found(bug: str, package: Path) -> None:
+    plant(MUTATIONS[bug], package)
 
     found = subprocess.run(
         [sys.executable, "-c", HUNT, str(SEEDS)],
@@ -57,6 +64,29 @@ def test_a_planted_bug_is_found(bug: str, package: Path) -> None:
 
     assert found.startswith("seed "), found
     assert "Violation" in found
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("bug", WRITER_MUTATIONS)
+def test_a_planted_bug_of_the_writer_is_found(bug: str, package: Path) -> None:
+    plant(WRITER_MUTATIONS[bug], package)
+    # Neither the server nor the tier of this run.
+    ours = {k: v for k, v in os.environ.items() if not k.startswith(("ONTOLOGIA_TEST_", "PYTEST_"))}
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-k", "sqlite", "-p", "no:cacheprovider"]
+    command += ["--timeout=30", "--timeout-method=signal"]  # a bug may make a test go on for ever
+
+    found = subprocess.run(
+        [*command, "tests/integration/test_writer.py"],
+        env={**ours, "PYTHONPATH": str(package.parent), "ONTOLOGIA_TEST_PATIENCE": "3"},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+
+    assert found.returncode == 1, found.stdout
+    assert "FAILED tests/integration/test_writer.py" in found.stdout, found.stdout
 
 
 def test_there_are_ten_of_them_and_more() -> None:

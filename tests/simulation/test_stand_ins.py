@@ -9,10 +9,20 @@ from pathlib import Path
 import pytest
 
 import ontologia
-from ontologia.testing.simulation.stand_ins import _MODULES
+from ontologia_conformance.simulation.stand_ins import _MODULES
 
 ROOT = Path(ontologia.__file__).parent
-PARTS = ["clock.py", "ids.py", "delivery", "migration", "query", "runtime", "schema", "store"]
+PARTS = [
+    "clock.py",
+    "ids.py",
+    "delivery",
+    "engine",
+    "migration",
+    "query",
+    "runtime",
+    "schema",
+    "store",
+]
 """What a session is made of."""
 REPLACED = {"threading", "time"}
 WAITING = REPLACED | {
@@ -23,21 +33,38 @@ WAITING = REPLACED | {
 
 BRIEF = "a lock in which nothing is done that could wait: nobody is met there"
 SERVER = "the simulator has SQLite alone"
+BUCKET = "the simulator has no bucket"
 REASONS = {
     "clock": ("threading time", "the simulator has a clock of its own; for the others, " + BRIEF),
     "ids": ("threading", BRIEF),
-    "runtime.coroutines": ("asyncio concurrent threading", "for async handlers: it has none"),
-    "runtime.dispatch": ("asyncio", "to know a CancelledError, which only async handlers raise"),
+    "engine.coroutines": ("asyncio concurrent threading", "for async handlers: it has none"),
+    "engine.runner": ("asyncio", "to know a CancelledError, which only async handlers raise"),
+    "engine.background": (
+        "asyncio concurrent threading",
+        "for a bus and a mirror, which are not simulated",
+    ),
     "runtime.observed": ("time", "how long a handler took, which is told and decides nothing"),
-    "runtime.session": ("socket", "asks for the name of the machine"),
-    "runtime.signals": ("signal threading", "asks which thread this is: not the main one there"),
+    "runtime.core": ("socket threading", "asks for the names of the machine and of the thread"),
+    "engine.signals": ("signal threading", "asks which thread this is: not the main one there"),
     "runtime.transfer.importing": ("threading", "asks for the number of a thread, for a name"),
+    "runtime.async_session": ("asyncio", "the simulator has no event loop"),
+    "runtime.threads": ("asyncio threading", "for an event loop, which the simulator has not"),
     "schema.registry": ("threading", BRIEF),
     "schema.shape": ("threading", "what a thread is just assigning, in a thread's own variable"),
     "store.postgres.clock": ("threading", SERVER),
     "store.postgres.database": ("threading time", SERVER),
     "store.postgres.watch": ("threading time", SERVER),
-    "store.postgres.wire": ("select", SERVER),
+    "store.postgres.wire": ("select time", SERVER),
+    "engine.bucket_source": ("threading time", BUCKET),
+    "engine.outbox": ("threading time", BUCKET),
+    "store.s3.archive": ("concurrent", BUCKET),
+    "store.s3.bucket": ("threading time", BUCKET),
+    "store.s3.claims": ("threading", BUCKET),
+    "store.s3.consumers": ("threading", BUCKET),
+    "store.s3.index": ("threading", BUCKET),
+    "store.s3.objects": ("concurrent threading", BUCKET),
+    "store.s3.sessions": ("threading", BUCKET),
+    "store.s3.store": ("threading", BUCKET),
     "store.sqlite.checkpoints": (
         "threading",
         "moves what is committed already, and nobody waits for it",

@@ -10,9 +10,9 @@ from random import Random
 import pytest
 
 from ontologia import Event, Field, HandlerContext, Session, on_event
-from ontologia.testing.simulation import simulate
-from ontologia.testing.simulation.stand_ins import Condition, Lock, Thread
-from ontologia.testing.simulation.turns import Owner, Stuck, Turns
+from ontologia_conformance.simulation import simulate
+from ontologia_conformance.simulation.stand_ins import Condition, Lock, Thread
+from ontologia_conformance.simulation.turns import Owner, Stuck, Turns
 
 
 class FerryLeft(Event):

@@ -9,6 +9,8 @@ from typing import Any, Literal, assert_type
 from pydantic import BaseModel, field_validator, model_validator
 
 from ontologia import (
+    AsyncSession,
+    AsyncUnit,
     Discard,
     Entity,
     Event,
@@ -356,3 +358,35 @@ async def acting() -> None:
     async with ActorLoop([memory]) as loop:
         assert_type(await loop.request(made), Message)
         loop.enqueue(Message.event("Sys.Alarm"), "system")
+
+
+class ProductSold(Event):
+    sku: Field[str]
+
+
+async def asyncio_tasks(session: AsyncSession) -> None:
+    assert_type(await session.get(Product, "p1"), Product | None)
+    assert_type(await session.one(Product, "p1"), Product)
+    assert_type(await session.commit(event=ProductSold(sku="p1")), int | None)
+    assert_type(await session.commit(dry_run=True), Delta)
+    assert_type(await session.head, int)
+    products = session.query().entities(Product).where(Product.price > 1).order_by(Product.sku)
+    assert_type(await products.collect(), list[Product])
+    assert_type(await products.first(), Product | None)
+    assert_type(await products.count(), int)
+    assert_type(await products.max(Product.price), float | None)
+    assert_type(await products.group_by(Product.sku).agg(n=count()), list[dict[str, Any]])
+    async for product in products:
+        assert_type(product, Product)
+    customers = session.query().entities(Customer)
+    assert_type(await customers.via(Subscription).collect(), list[Path[Customer]])
+    async with session.unit() as unit:
+        assert_type(await unit.get(Customer, "c1"), Customer | None)
+    assert_type(await session.transact(_priced), float)
+    assert_type(await session.transact(lambda unit: 3), int)
+    assert_type(await session.run_sync(session.session.get_commit, 1), dict[str, Any] | None)
+    assert_type(await session.migrate(), MigrationPreview)
+
+
+async def _priced(unit: AsyncUnit) -> float:
+    return (await unit.one(Product, "p1")).price

@@ -9,7 +9,7 @@ import pytest
 from pydantic import Field
 
 from ontologia.actors import Actor, ActorLoop, Capability, Message
-from ontologia.actors.router import Router
+from ontologia.actors.router import RoutingTable
 from ontologia.errors import ActorBootError
 from tests.unit.actor_world import (
     MEMORY,
@@ -174,15 +174,15 @@ def test_all_problems_are_told_at_once():
     ],
 )
 def test_handles_are_read_from_the_schema(inbound, handles):
-    router = Router([_capability(inbound=inbound)])
+    table = RoutingTable([_capability(inbound=inbound)])
 
-    mine = [each for each in router.handlers.values() if each.capability_id == "it"]
+    mine = [each for each in table.handlers.values() if each.capability_id == "it"]
     assert len(mine) == handles
 
 
 @pytest.mark.req("CQR-048", "CQR-049")
 def test_several_may_subscribe_to_one_event_and_inbound_alone_does_not_subscribe():
-    router = Router(
+    table = RoutingTable(
         [
             _capability("one", subscribes=["Memory.Changed", "Memory.Changed"]),
             _capability("two", inbound=MemoryChanged | Several, subscribes=["Memory.Changed"]),
@@ -190,7 +190,7 @@ def test_several_may_subscribe_to_one_event_and_inbound_alone_does_not_subscribe
         ]
     )
 
-    assert router.index() == {"Memory.Changed": ["one", "two"]}
+    assert table.index() == {"Memory.Changed": ["one", "two"]}
 
 
 @pytest.mark.req("CQR-087")

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from ontologia.actors import ActorLoop, Message
-from ontologia.actors.dispatch import Dispatch
 from ontologia.actors.lanes import Lanes
 from ontologia.actors.pending import Client, Entry, Peer, PendingTable, Program
-from ontologia.actors.router import Router
+from ontologia.actors.router import Router, RoutingTable
 from ontologia.errors import InvalidValueError
 from tests.unit.actor_world import MEMORY, Desk, are_empty, calm, ear, get, of, run, set_, until
 
@@ -58,12 +57,12 @@ def _story(story, *capabilities, desks=None):
 
 @pytest.mark.req("CQR-079", "CQR-080")
 def test_a_request_is_entered_before_it_is_dispatched_with_whose_it_is():
-    dispatch = Dispatch(Router([MEMORY]), Lanes())
+    router = Router(RoutingTable([MEMORY]), Lanes())
 
-    dispatch.receive(_numbered("1"), Client(Desk(), "c7"))
-    dispatch.receive(Message.event("Do.It"), Client(Desk(), "c7"))
+    router.receive(_numbered("1"), Client(Desk(), "c7"))
+    router.receive(Message.event("Do.It"), Client(Desk(), "c7"))
 
-    [entry] = dispatch.pending.entries()
+    [entry] = router.pending.entries()
     assert (entry.request_id, entry.request_type) == ("1", "Do.It")
     assert (entry.adapter_id, entry.connection_id) == ("desk", "c7")
     assert (entry.correlation, entry.timeout_timer_id) == ("corr-1", None)
@@ -247,7 +246,7 @@ def test_only_a_request_that_is_not_answered_at_once_has_a_timer():
 @pytest.mark.req("CQR-067", "CQR-070")
 @pytest.mark.parametrize(("moment", "patience"), [(3600, 0.0), (3600, 0.001), (0.01, 0.02)])
 def test_a_short_timeout_is_kept_beside_a_long_one(monkeypatch, moment, patience):
-    monkeypatch.setattr("ontologia.actors.timeouts.MOMENT", moment)
+    monkeypatch.setattr("ontologia.actors.pending.TIMER_DELAY", moment)
     held = Held()
 
     async def story(loop, patient, hasty):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import pytest
 
 from ontologia.actors import ActorLoop, Capability, Message, TimerActor
-from ontologia.actors.timer import TIMER
+from ontologia.actors.timer import TIMER, TimerSet
 from ontologia.clock import now_ms
-from tests.unit.actor_world import MEMORY, Desk, calm, ear, get, run
+from tests.unit.actor_world import MEMORY, Desk, calm, ear, get, run, until
 
 TEMPLATE = {"kind": "event", "type": "Tea.Ready", "data": {"cups": [1, 2]}}
 
@@ -207,3 +208,71 @@ def test_a_loop_lives_until_its_last_timer_has_fired():
     assert listener.types == ["Tea.Ready"]
     assert loop.metrics()["timers"] == 0
     assert loop.metrics()["signals"]["Sys.TimerFired"] == 2
+
+
+class Held(TimerActor):
+    """Holds the first `Timer.Set`, or the first that a timer sent, until it may go on."""
+
+    def __init__(self, chained):
+        super().__init__()
+        self.chained, self.reached, self.go = chained, asyncio.Event(), asyncio.Event()
+
+    async def handle(self, message):
+        if message.type == "Timer.Set" and bool(message.metadata.causation) == self.chained:
+            self.reached.set()
+            await self.go.wait()
+        await super().handle(message)
+
+
+@pytest.mark.parametrize("chained", [False, True], ids=["of a client", "of its timer"])
+def test_a_timer_that_is_set_after_its_client_disconnected_is_cancelled(chained):
+    inner = {"delayMs": 3_600_000, "message": TEMPLATE}
+    chain = {"kind": "command", "type": "Timer.Set", "data": inner}
+
+    async def told():
+        desk, timer = Desk(), Held(chained)
+        held = Capability(
+            "timer", "", inbound=TIMER.inbound, outbound=Message, subscribes=[], spawn=lambda: timer
+        )
+        async with ActorLoop([held], adapters=[desk]) as loop:
+            desk.send(_set(chain) if chained else _set(delayMs=3_600_000))
+            await timer.reached.wait()
+            desk.close()
+            timer.go.set()
+            await until(lambda: "Sys.TimerCancelled" in loop.metrics()["signals"])
+            return loop.metrics()
+
+    metrics = run(told())
+    assert metrics["timers"] == 0
+    assert metrics["signals"]["Sys.TimerCancelled"] == 1
+
+
+def test_the_timers_of_the_program_stay_when_a_client_disconnects():
+    async def told():
+        desk = Desk()
+        async with ActorLoop([], adapters=[desk]) as loop:
+            await loop.request(_set(delayMs=3_600_000))
+            await desk.ask(_set(delayMs=3_600_000))
+            desk.close()
+            await until(lambda: "Sys.TimerCancelled" in loop.metrics()["signals"])
+            return loop.metrics()["timers"]
+
+    assert run(told()) == 1
+
+
+def test_a_timer_keeps_its_message_as_bytes():
+    """Lists and dicts would take many times the memory of the JSON that is counted."""
+
+    async def story(loop, listener):
+        await loop.request(_set({**TEMPLATE, "type": "Tea.Kept"}, delayMs=3_600_000))
+        other = Message.command(
+            "Timer.Cancel", {"timerId": "x"}
+        )  # a mailbox keeps its last message
+        await loop.request(other)
+        gc.collect()
+        found = [each for each in gc.get_objects() if type(each) is TimerSet]
+        return loop.metrics()["timers"], [each.data.message.type for each in found]
+
+    timers, kept = _story(story)
+    assert timers == 1
+    assert "Tea.Kept" not in kept

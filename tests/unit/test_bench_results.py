@@ -5,10 +5,9 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 import pytest
-
-from ontologia.bench.picture import drawn
-from ontologia.bench.results import Figure, margin_of, shown
-from ontologia.bench.table import absent_rows, rows
+from bench.beside.picture import drawn
+from bench.beside.results import Figure, margin_of, shown
+from bench.beside.table import absent_rows, rows
 
 
 def figure(unit="/s", **rounds):

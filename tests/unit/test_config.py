@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import traceback
 
 import pytest
 
@@ -13,6 +15,7 @@ from ontologia.testing import ManualClock
 
 OTHER = {
     "datastore_uri": "sqlite:///other.db",
+    "archive_uri": "s3://bucket/archive",
     "default_namespace": "tenant-a",
     "lock_timeout_ms": 1,
     "migration_lock_timeout_ms": 2,
@@ -34,10 +37,17 @@ OTHER = {
     "event_backoff_base_ms": 16,
     "event_backoff_max_ms": 17,
     "max_event_chain_depth": 18,
+    "handler_durability": "ack",
     "keep_tracebacks": False,
     "max_payload_bytes": 19,
     "shutdown_grace_ms": 20,
+    "max_abandoned_threads": 3,
+    "max_connections": 100,
+    "max_connections_per_peer": 10,
     "default_message_broker_provider": "inmemory",
+    "kafka_bootstrap_servers": "broker:9092",
+    "kafka_topic": "shop",
+    "kafka_options": {"sasl.password": "correct horse"},
     "clock": ManualClock(),
     "random": random.Random(1),
 }
@@ -256,3 +266,43 @@ def test_a_session_runs_on_the_clock_and_the_randomness_it_is_given():
 
     assert open_once(1) == open_once(1)
     assert open_once(1) != open_once(2)
+
+
+# -- options that may be secret -------------------------------------------------------------------
+
+_HIDDEN = "correct horse"
+
+
+@pytest.mark.req("EDE-049")
+def test_options_are_a_table_in_a_file_and_json_text_in_the_environment(folder, monkeypatch):
+    options = {"sasl.password": _HIDDEN, "session.timeout.ms": 6000, "enable.metrics.push": False}
+
+    _files(
+        folder,
+        own=f'[kafka_options]\n"sasl.password" = "{_HIDDEN}"\n"session.timeout.ms" = 6000\n'
+        '"enable.metrics.push" = false',
+    )
+    assert OntologiaConfig().kafka_options == options
+
+    _files(folder, own="")
+    monkeypatch.setenv("ONTOLOGIA_KAFKA_OPTIONS", json.dumps(options))
+    config = OntologiaConfig()
+    assert config.kafka_options == options
+    assert _HIDDEN not in repr(config) + str(config)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (f"sasl.password={_HIDDEN}", "kafka_options: the text is not JSON"),
+        (f'["{_HIDDEN}"]', "kafka_options: a table"),
+        (f'{{"sasl.password": ["{_HIDDEN}"]}}', "sasl.password is no text"),
+    ],
+)
+def test_what_is_wrong_with_options_is_said_without_them(monkeypatch, text, words):
+    monkeypatch.setenv("ONTOLOGIA_KAFKA_OPTIONS", text)
+
+    with pytest.raises(ConfigError, match=words) as raised:
+        OntologiaConfig()
+
+    assert _HIDDEN not in "".join(traceback.format_exception(raised.value))

@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ontologia import OntologiaConfig, Session
-from ontologia.queues import StoreEventQueue
-from ontologia.queues.claiming import Claiming
-from ontologia.runtime.acks import Acks
-from ontologia.runtime.loop import EventLoop
-from ontologia.runtime.outage import Outage
+from ontologia.engine.claimer import Claimer
+from ontologia.engine.outage import Outage
+from ontologia.runtime.session import core_of
 from ontologia.store.events.claims import Peek
 from ontologia.testing import ManualClock
 
@@ -31,22 +29,12 @@ def look(clock, *, fresh):
     return Peek(set(), set(), None, clock.now().timestamp() - 0.001, set(), fresh)
 
 
-def test_a_run_looks_again_at_once(session, clock):
-    loop = EventLoop(session, [], workers=1, start="retained")
+def test_a_claimer_looks_again_at_once(session, clock):
+    claimer = Claimer(core_of(session), Outage(), lambda: None)
     try:
-        assert loop._pause(look(clock, fresh=False)) == 0
-        assert loop._pause(look(clock, fresh=True)) == 60  # nobody can claim it: no use to spin
+        claimer._peek = look(clock, fresh=False)
+        assert claimer.due_in(60) == 0
+        claimer._peek = look(clock, fresh=True)
+        assert claimer.due_in(60) == 60  # no consumer here can claim it: no use to spin
     finally:
-        loop._watch.close()
-
-
-def test_a_queue_looks_again_at_once(session, clock):
-    events = session._store.events
-    acks = Acks(events.claims, 100, events.wake)
-    claiming = Claiming(session, "worker:default", acks, Outage(), poll=60)
-    try:
-        assert claiming._next_due(look(clock, fresh=False)) == clock.monotonic()
-        assert claiming._next_due(look(clock, fresh=True)) == clock.monotonic() + 60
-    finally:
-        claiming.close()
-    assert StoreEventQueue(session).dequeue(1, 0) == []
+        claimer.close()

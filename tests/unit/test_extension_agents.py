@@ -8,8 +8,7 @@ import pytest
 
 from ontologia import Retry
 from ontologia.errors import AgentError, ExtensionError
-from ontologia.extensions.agents import invoke_agent
-from ontologia.extensions.channels import Channels
+from ontologia.extensions.channels import Channels, invoke_agent
 from ontologia.extensions.contract import Event
 
 EVENT = Event(1, "task.received", "me", {"text": "work"}, 1.0)

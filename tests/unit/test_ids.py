@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ontologia.clock import SystemClock
-from ontologia.ids import Ids
+from ontologia.ids import Ids, made_at
 from ontologia.testing import ManualClock
 
 
@@ -43,6 +43,15 @@ def test_version_and_variant_hold_whatever_is_drawn():
 
         assert {one.version for one in made} == {7}
         assert {one.variant for one in made} == {uuid.RFC_4122}
+
+
+def test_an_id_of_version_7_says_when_it_was_made():
+    clock = ManualClock(datetime(2026, 3, 1, 12, 0, 0, 7_654, tzinfo=UTC))
+
+    assert made_at(Ids(clock).new()) == datetime(2026, 3, 1, 12, 0, 0, 7_000, tzinfo=UTC)
+    assert made_at(str(uuid.uuid4())) is None
+    assert made_at("order-7") is None
+    assert made_at("ffffffff-ffff-7fff-bfff-ffffffffffff") is None  # after the last year
 
 
 def test_an_id_begins_with_the_millisecond_it_was_made_in():

@@ -8,7 +8,7 @@ import pickle
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
@@ -381,3 +381,24 @@ def test_an_equal_value_is_no_new_version(session, name, one, other):
     session.ensure(Bag(**{"id": name, name: other}))
 
     assert session.commit() is None
+
+
+class Rank(IntEnum):
+    LOW = 1
+
+
+class Ranked(Entity):
+    id: Field[str]
+    rank: Field[Rank]
+    ranks: Field[list[Rank]] = Field(default_factory=list)
+
+
+@pytest.mark.parametrize("fields", [{"rank": Decimal("sNaN")}, {"ranks": [Decimal("sNaN")]}])
+def test_a_signalling_nan_is_refused_where_it_would_be_compared(fields):
+    made = Ranked(id="r", rank=1)
+
+    with pytest.raises(InvalidValueError, match="Ranked: a signalling NaN"):
+        Ranked(**{"id": "r", "rank": 1} | fields)
+    with pytest.raises(InvalidValueError, match="Ranked: a signalling NaN"):
+        setattr(made, *next(iter(fields.items())))
+    assert made == Ranked(id="r", rank=1)

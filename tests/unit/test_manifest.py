@@ -6,8 +6,7 @@ import pytest
 
 from ontologia.config import OntologiaConfig
 from ontologia.errors import ManifestError
-from ontologia.extensions.manifest import read_manifest
-from ontologia.extensions.settings import settings_of, unknown_variables
+from ontologia.extensions.manifest import read_manifest, settings_of, unknown_variables
 
 WHOLE = """
 id: reminders

@@ -12,7 +12,7 @@ from ontologia.query.evaluate import Doc, Item, truth
 from ontologia.schema.expression import Expr, Path
 from ontologia.schema.fieldtype import ANY
 from ontologia.schema.pattern import fixed_start
-from ontologia.testing.conformance.query_world import any_pattern, ilike, like
+from ontologia_conformance.query_world import any_pattern, ilike, like
 
 TEXT = st.text(st.sampled_from("aAbBkK\u212aéÉ\u0131İ\u017fsS%_\\*?[].+\n🦊"), max_size=8)
 PATH: Expr[str] = Expr(Path("Sign", "text", "json"), ANY)

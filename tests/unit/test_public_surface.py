@@ -30,16 +30,12 @@ MODULES = [
     *(found.name for found in pkgutil.walk_packages(ontologia.__path__, "ontologia.")),
 ]
 OPTIONAL = [
-    "confluent_kafka",
+    "h11",
     "hypothesis",
-    "jinja2",
-    "obstore",
-    "opentelemetry",
     "psycopg",
     "psycopg_pool",
     "pytest",
     "rich",
-    "sse_starlette",
     "starlette",
     "typer",
     "uvicorn",

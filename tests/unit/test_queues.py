@@ -7,6 +7,7 @@ import logging
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from datetime import timedelta
 
 import pytest
@@ -31,7 +32,7 @@ from ontologia.queues import (
     set_current_tenant_id,
 )
 from ontologia.queues.current import delivered
-from ontologia.testing.conformance.queue_world import Env, event, fill, numbers, take
+from ontologia_conformance.queue_world import Env, event, fill, numbers, take
 
 # -- events ---------------------------------------------------------------------------------------
 
@@ -159,9 +160,9 @@ def test_a_provider_is_chosen_by_its_name_alone(session, clock):
 @pytest.mark.parametrize(
     ("provider", "words"),
     [
-        ("kafka", "kafka is not part of this version; the providers are inmemory and store"),
+        ("kafka", "needs bootstrap_servers"),
         ("none", "none means no queue at all"),
-        ("rabbit", "no queue provider 'rabbit'; the providers are inmemory and store"),
+        ("rabbit", "no queue provider 'rabbit'; the providers are inmemory, kafka and store"),
         (None, "no queue provider None"),
     ],
 )
@@ -171,8 +172,8 @@ def test_a_provider_that_there_is_not_is_refused(provider, words):
 
 
 def test_a_setting_that_no_queue_has_is_refused():
-    with pytest.raises(ConfigError, match="topic"):
-        open_queue("inmemory", topic="parcels")
+    with pytest.raises(ConfigError, match="topics"):
+        open_queue("inmemory", topics="parcels")
     with pytest.raises(ConfigError, match="needs session="):
         open_queue("store", group="mail")
 
@@ -446,6 +447,51 @@ def test_what_was_tried_too_often_without_an_end_is_buried_unseen(caplog):
     assert given.event_id in caplog.text
 
 
+def test_a_batch_of_which_all_crashed_too_often_does_not_end_the_work():
+    queue = InMemoryEventQueue()
+    fill(queue, *range(12))
+    for delivery in queue.dequeue(10, 0):
+        queue.nack(delivery.receipt_handle, retry_after_seconds=0)
+    seen = []
+    worker = worker_on(
+        queue,
+        lambda event, _: seen.append(event.payload["number"]),
+        retry_policy=RetryPolicy(max_attempts=1),
+    )
+
+    worker.run_until_empty()
+
+    assert seen == [10, 11]
+    health = worker.health_snapshot()
+    assert (health["succeeded"], health["dead_lettered"], len(queue.dead_letters)) == (2, 10, 10)
+
+
+@pytest.mark.parametrize("method", ["ack", "abandon"])
+def test_what_a_provider_could_not_write_at_first_is_written_later(monkeypatch, method):
+    queue = InMemoryEventQueue()
+    fill(queue, 1, 2, 3)
+    write, calls = getattr(queue, method), []
+
+    def away(receipt_handle):
+        calls.append(receipt_handle)
+        if len(calls) == 1:
+            raise ConnectionLostError("gone")
+        write(receipt_handle)
+
+    def handle(event, worker):
+        if method == "abandon":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(queue, method, away)
+    with pytest.raises(KeyboardInterrupt) if method == "abandon" else nullcontext():
+        worker_on(queue, handle).run_until_empty()
+
+    monkeypatch.undo()
+    assert " 0 in flight" in queue.describe()
+    left = queue.dequeue(10, 0)
+    assert [each.attempt_number for each in left] == ([] if method == "ack" else [1, 1, 1])
+
+
 def test_a_failure_is_logged_with_the_event_its_name_and_the_attempt(caplog):
     queue = InMemoryEventQueue()
     [given] = fill(queue, 1)
@@ -461,7 +507,7 @@ def test_a_failure_is_logged_with_the_event_its_name_and_the_attempt(caplog):
     with caplog.at_level(logging.WARNING):
         worker_on(queue, fail).run_forever()
 
-    assert f"event {given.event_id} (parcel.posted), attempt 1 failed" in caplog.text
+    assert f"event {given.event_id} (parcel.posted): inmemory failed at attempt 1" in caplog.text
     assert "Mute" in caplog.text
 
 

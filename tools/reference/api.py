@@ -12,6 +12,7 @@ PACKAGES = (
     "ontologia.query",
     "ontologia.commands",
     "ontologia.queues",
+    "ontologia.relay",
     "ontologia.extensions",
     "ontologia.actors",
     "ontologia.migration",

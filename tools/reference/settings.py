@@ -15,7 +15,10 @@ _HEAD = """\
 |---|---|---|
 """
 # What stands for a default of None.
-_NONE = {"datastore_uri": "none", "clock": "the machine's", "random": "the machine's"}
+_NONE = {
+    **dict.fromkeys(("datastore_uri", "archive_uri", "kafka_bootstrap_servers"), "none"),
+    **dict.fromkeys(("clock", "random"), "the machine's"),
+}
 
 
 def settings_page(page: str) -> str:

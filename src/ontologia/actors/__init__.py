@@ -1,4 +1,4 @@
-"""Actors: commands and queries to one actor each, events to all who subscribed, answers back.
+"""Actors: commands and queries go to one actor each, events to all subscribers, answers back.
 
 memory = Capability("memory", "Remembers things", inbound=MemorySet | MemoryGet,
                     outbound=MemoryChanged, subscribes=[], spawn=MemoryActor)
@@ -7,16 +7,14 @@ asyncio.run(ActorLoop([memory], adapters=[...]).run())
 
 from __future__ import annotations
 
-from ontologia.actors.actor import Actor
+from ontologia.actors.actor import Actor, ErrorEvent, MessageEvent, Worker
 from ontologia.actors.adapter import Adapter, Ingress
 from ontologia.actors.capability import Capability
 from ontologia.actors.loop import ActorLoop
-from ontologia.actors.message import Message
-from ontologia.actors.parts import ErrorData, Metadata
+from ontologia.actors.message import ErrorData, Message, Metadata
 from ontologia.actors.sockets import TcpAdapter, UnixSocketAdapter
 from ontologia.actors.stdio import StdioAdapter
 from ontologia.actors.timer import TimerActor, TimerCancel, TimerSet
-from ontologia.actors.worker import ErrorEvent, MessageEvent, Worker
 
 __all__ = [
     "Actor",

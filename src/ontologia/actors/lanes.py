@@ -1,35 +1,25 @@
-"""The lanes: which message is next, and what is done at the end of a turn.
+"""The lanes of the loop: which message is next, and the microtasks at the end of a turn.
 
-System messages come before user messages, always; within a lane, first in is first out. Microtasks
-are the loop's own bookkeeping at the end of a turn. There is no fourth place where work waits.
+The system lane strictly precedes the user lane; each lane is first in, first out. Microtasks are
+the loop's own bookkeeping at the end of a turn. Work waits nowhere else.
 """
 
 from __future__ import annotations
 
 import asyncio
-import types
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Generic, Literal, TypeVar
 
 Lane = Literal["system", "user"]
 T = TypeVar("T")
 MOST_MICROTASKS = 1000
-"""How many are run in a turn; the rest waits for the next, so that none can hold the loop."""
+"""Maximum microtasks per turn; the rest waits for the next turn, so that none can hold the loop."""
 
 
 def lane_of(type: str) -> Lane:
     """The lane of a message whose sender did not choose one."""
     return "system" if type.startswith("Sys.") else "user"
-
-
-@types.coroutine
-def others_turn() -> Generator[None]:
-    """Yield to asyncio until all others that are ready had their turn.
-
-    What `asyncio.sleep(0)` does, without the coroutine around it: this is done twice a message.
-    """
-    yield
 
 
 class Lanes(Generic[T]):
@@ -54,19 +44,19 @@ class Lanes(Generic[T]):
         return self.user.popleft() if self.user else None
 
     def queue_microtask(self, task: Callable[[], object]) -> None:
-        """Run this at the end of the turn; at once if no turn is on."""
+        """Run this at the end of the turn; wakes the loop if no turn is running."""
         self.microtasks.append(task)
         if self._waiting is not None:
             self.wake()
 
     def drain(self, failed: Callable[[Exception], object]) -> bool:
-        """Run the microtasks, also those they add; False if the bound was met before the end."""
+        """Run the microtasks, also those they add; False if the limit left some."""
         for _ in range(MOST_MICROTASKS):
             if not self.microtasks:
                 return True
             try:
                 self.microtasks.popleft()()
-            except Exception as error:  # noqa: BLE001 - the others are run all the same
+            except Exception as error:  # noqa: BLE001 - the others run all the same
                 failed(error)
         return not self.microtasks
 
@@ -83,7 +73,7 @@ class Lanes(Generic[T]):
         finally:
             self._waiting = None
 
-    def wake(self, *_: object) -> None:
-        """End the sleep of `wait`, also as the callback of something that ended."""
+    def wake(self) -> None:
+        """End the sleep of `wait`."""
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)

@@ -12,26 +12,28 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import logging
+import math
 import re
-import threading
 from collections.abc import Sequence
 from typing import Any, Literal
 
 from ontologia.actors.actor import Actor
 from ontologia.actors.capability import Capability
 from ontologia.actors.message import Message, is_type
-from ontologia.errors import SessionClosedError
-from ontologia.queues.dispatch import EventHandler
-from ontologia.queues.protocol import DomainEvent, RetryPolicy
-from ontologia.queues.store import StoreEventQueue
-from ontologia.queues.worker import EventWorker
-from ontologia.runtime.session import Session
+from ontologia.delivery.retry import Backoff, RetryPolicy
+from ontologia.engine.background import EngineThread, Interrupted, result_from
+from ontologia.engine.consumer import Consumer
+from ontologia.engine.engine import Engine, store_engine
+from ontologia.queues.protocol import DomainEvent
+from ontologia.queues.stored import event_of
+from ontologia.runtime.session import Session, core_of
+from ontologia.store.events.claims import ALL_TYPES
+from ontologia.store.events.leases import Done
+from ontologia.store.rows import Claim
 
-log = logging.getLogger("ontologia.actors")
 _PASSED = "Mirror.Passed"
-_LOOK = 1.0  # seconds between two looks whether the loop is still there
 _PAUSE = 1.0  # seconds before a store that failed is tried again
+_POLICY = RetryPolicy(5, 5, Backoff(250, 10_000, jitter_ms=0, first_exponent=0))
 _BETWEEN = re.compile(r"[\W_]+")
 
 
@@ -45,29 +47,11 @@ def mirrored_type(stored: str) -> str | None:
     return found if is_type(found) and not found.startswith("Sys.") else None
 
 
-class MirrorQueue(StoreEventQueue):
-    """The events of the store, for the loops of one name."""
-
-    _kind = "actors"
-
-    def begin(self) -> None:
-        """Make sure that the consumer is known, so that from now on nothing passes it by."""
-        self._begun()
-
-    def describe(self) -> str:
-        """Which loops, and where."""
-        return f"actors {self.group!r} in {self._session._store.uri}, {self._session.namespace!r}"
-
-
 class Passed(Message):
     """Comes behind a mirrored event in the same lane: when it is here, that one was routed."""
 
     kind: Literal["event"]
     type: Literal["Mirror.Passed"]
-
-
-class _Interrupted(KeyboardInterrupt):
-    """The event at hand is given back as if nobody had tried it."""
 
 
 class MirrorActor(Actor):
@@ -76,34 +60,45 @@ class MirrorActor(Actor):
     def __init__(self, session: Session, name: str, wanted: frozenset[str]) -> None:
         self._session, self._name, self._wanted = session, name, wanted
         self._routing: dict[str, concurrent.futures.Future[None]] = {}
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-        self.registry = self  # a worker asks it for its handlers
+        self._thread: EngineThread | None = None
 
     @property
     def pending(self) -> int:
         """One more while it listens: events may come, and the loop is alive for them."""
-        return super().pending + (self._thread is not None and not self._stop.is_set())
+        return super().pending + self._listens
+
+    @property
+    def _listens(self) -> bool:
+        return self._thread is not None and not self._thread.stopping
 
     async def start(self) -> None:
         """Listen. Raises what keeps it from the store."""
         self._host = asyncio.get_running_loop()
-        self.queue = MirrorQueue(self._session, self._name)
-        await asyncio.to_thread(self.queue.begin)
-        self._taker = EventWorker(self, retry_policy=RetryPolicy())
-        self._thread = threading.Thread(target=self._run, name="ontologia-mirror", daemon=True)
-        self._thread.start()
+        thread = EngineThread("mirror", self._build, self._host, pause=_PAUSE)
+        await asyncio.to_thread(thread.open)
+        self._thread = thread
+        thread.start()
 
     async def stop(self) -> None:
-        """Take no more events; one that was not routed is given back."""
-        self._stop.set()
+        """Claim no more events; one that was not routed is released."""
         if self._thread is not None:
-            self._taker.stop()
-            self.queue.wake()
+            self._thread.stop()
             for each in list(self._routing.values()):
                 each.cancel()
             await asyncio.to_thread(self._thread.join)
         await super().stop()
+
+    def _build(self) -> Engine:
+        core = core_of(self._session)
+        consumer = Consumer(
+            f"actors:{self._name}",
+            [ALL_TYPES],
+            self._deliver,
+            _POLICY,
+            core.config.event_claim_lease_ms,
+            timeout_ms=math.inf,  # it waits for the event loop, which another thread would do, too
+        )
+        return store_engine(core, consumer)
 
     async def handle(self, message: Passed) -> None:
         """An event was routed."""
@@ -112,7 +107,7 @@ class MirrorActor(Actor):
             future.set_result(None)
 
     def _tell(self, event: DomainEvent, type: str, routed: concurrent.futures.Future[None]) -> None:
-        if self._stop.is_set():
+        if not self._listens:
             routed.cancel()
             return
         self._routing[event.event_id] = routed
@@ -125,46 +120,17 @@ class MirrorActor(Actor):
 
     # -- in the thread ----------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        try:
-            while not self._stop.is_set():
-                self._take()
-        finally:
-            self.queue.close()
-
-    def _take(self) -> None:
-        try:
-            self._taker.run_forever()
-        except (_Interrupted, SessionClosedError):
-            self._stop.set()
-        except Exception:
-            log.exception("the mirror: the store failed; tried again in %g s", _PAUSE)
-            self._stop.wait(_PAUSE)
-        if not self._stop.is_set():
-            self._taker = EventWorker(self, retry_policy=RetryPolicy())
-            if self._stop.is_set():
-                self._taker.stop()  # it came in between, and met the other worker
-
-    def get_event_handlers(self, name: str) -> Sequence[EventHandler]:
-        """How to handle an event: not at all, if no actor subscribed to it."""
-        return (self._deliver,) if mirrored_type(name) in self._wanted else ()
-
-    def _deliver(self, event: DomainEvent, env: Any) -> None:
-        type = mirrored_type(event.name)
-        assert type is not None  # noqa: S101 - it is one of those that are wanted
-        routed: concurrent.futures.Future[None] = concurrent.futures.Future()
-        try:
-            self._host.call_soon_threadsafe(self._tell, event, type, routed)
-        except RuntimeError as error:
-            raise _Interrupted from error
-        while True:
+    def _deliver(self, claim: Claim) -> Done:
+        """Have the loop route an event, if an actor subscribed to it."""
+        type = mirrored_type(claim.event.type)
+        if type in self._wanted:
+            routed: concurrent.futures.Future[None] = concurrent.futures.Future()
             try:
-                return routed.result(_LOOK)
-            except concurrent.futures.CancelledError:
-                raise _Interrupted from None
-            except TimeoutError:
-                if self._host.is_closed():
-                    raise _Interrupted from None
+                self._host.call_soon_threadsafe(self._tell, event_of(claim.event), type, routed)
+            except RuntimeError as error:
+                raise Interrupted from error
+            result_from(self._host, routed)
+        return Done(claim)
 
 
 def _message(event: DomainEvent, type: str) -> Message:

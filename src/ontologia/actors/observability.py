@@ -1,8 +1,8 @@
-"""What the loop says of itself: signals of the domain `Sys`, and counts.
+"""What the loop reports about itself: signals of the domain `Sys`, and counts.
 
-A signal is an event like any other: an actor may subscribe to it. It is also a line of the log
-`ontologia.actors`: the type and a JSON object. Nothing is signalled about messages of the domain
-`Sys`, so that no signal leads to another; such things are only logged.
+A signal is an event: an actor may subscribe to it. It is also a line of the log `ontologia.actors`,
+with the type and a JSON object. Messages of the domain `Sys` cause no signals, so that no signal
+leads to another; they are only logged.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from ontologia.actors.message import Message, made
+from ontologia.actors.message import Message, message_with
 from ontologia.clock import now_ms
 
 log = logging.getLogger("ontologia.actors")
@@ -39,43 +39,43 @@ _LEVELS = {
 
 
 class Signals:
-    """Counts, logs and sends."""
+    """Counts, logs and sends signals."""
 
     def __init__(self, send: Callable[[Message], object], subscribed: Mapping[str, object]) -> None:
         self.counts: Counter[str] = Counter()
         self._send, self._subscribed = send, subscribed
 
     def wanted(self, type: str) -> bool:
-        """Whether anybody would see such a signal."""
+        """Whether such a signal has a subscriber or is logged."""
         return type in self._subscribed or log.isEnabledFor(_LEVELS.get(type, logging.DEBUG))
 
     def emit(self, type: str, about: str, data: dict[str, Any], **lineage: str | None) -> None:
-        """Tell of something that happened to a message of the type `about`."""
+        """Signal something that happened to a message of the type `about`."""
         self.note(type, data)
         if type in self._subscribed and not about.startswith("Sys."):
-            self._send(made("event", type, data, **lineage))
+            self._send(message_with("event", type, data, **lineage))
 
     def about(self, type: str, message: Message, **data: Any) -> None:
-        """Tell of something that happened to this message."""
+        """Signal something that happened to this message."""
         origin = message.metadata
-        said = {"messageId": origin.id, "messageType": message.type, **data}
+        data = {"messageId": origin.id, "messageType": message.type, **data}
         lineage = {"causation": origin.id, "correlation": origin.correlation}
-        self.emit(type, message.type, said, **lineage)
+        self.emit(type, message.type, data, **lineage)
 
     def fault(
         self, capability_id: str, message: Message | None, error: str, *, traceback: str = ""
     ) -> None:
-        """Tell that an actor did what it must not, with the message that it had or sent."""
-        said: dict[str, Any] = {"capability": capability_id, "error": error}
+        """Signal a fault of an actor, with the message that it was handling or sent."""
+        data: dict[str, Any] = {"capability": capability_id, "error": error}
         if traceback:
-            said["traceback"] = traceback
+            data["traceback"] = traceback
         if isinstance(message, Message):
-            self.about(ACTOR_FAULT, message, **said)
+            self.about(ACTOR_FAULT, message, **data)
         else:
-            self.emit(ACTOR_FAULT, "", said)
+            self.emit(ACTOR_FAULT, "", data)
 
     def note(self, type: str, data: object) -> None:
-        """Count a signal, and write its line of the log."""
+        """Count a signal, and log it."""
         self.counts[type] += 1
         level = _LEVELS.get(type, logging.DEBUG)
         if log.isEnabledFor(level):

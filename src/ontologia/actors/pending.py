@@ -1,11 +1,11 @@
-"""The requests that wait for an outcome, and whose they are.
+"""Pending requests: commands and queries that wait for an outcome, how they end, and their timeouts.
 
-One table by the id of the request, with an index by connection. A request belongs to a client of an
-adapter, to an actor, or to the loop and the program around it.
+One table by request id, with an index by connection. A request belongs to a client of an adapter,
+to an actor, or to the loop and the program around it.
 
-Ids are the clients' own, so one that is free again may come again while the outcome of the first
-request is still under way. Actors handle messages in order: the first outcome that an actor gives
-for such an id is that of the first request, and reaches nobody.
+Clients choose the ids, so a client may reuse the id of an abandoned request while an actor still
+works on it. Actors handle messages in order: the first outcome that an actor sends for such an id
+belongs to the abandoned request, and is dropped.
 """
 
 from __future__ import annotations
@@ -14,13 +14,19 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from ontologia.actors.lanes import Lane, Lanes
+from ontologia.actors.message import TIMEOUT_TYPE, Message, message_with
+from ontologia.actors.observability import ADAPTER_FAULT, Signals
 
 if TYPE_CHECKING:
     from ontologia.actors.adapter import Adapter
-    from ontologia.actors.message import Message
 
+TIMER_DELAY = 0.05
+"""Seconds after which a pending request gets a timer; at once if its timeout is shorter."""
 _MOST_ABANDONED = 10_000
 _numbers = count(1)
 
@@ -32,7 +38,7 @@ class Client:
     adapter: Adapter
     connection_id: str
     handled: Callable[[], object] | None = field(default=None, compare=False)
-    """Called when the actors are done with what it sent."""
+    """Called when the actors have handled its message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +69,13 @@ class Entry:
     correlation: str | None = None
     timeout_timer_id: str | None = None
     capability_id: str | None = None
-    """Who is to answer; None while it waits in a lane."""
-    guard: asyncio.TimerHandle | None = None
+    """The capability that has to answer; None while the request waits in a lane."""
+    timeout: asyncio.TimerHandle | None = None
     over: bool = False
     """Whether it has left the table."""
     abandoned: bool = False
     number: int = field(default_factory=_numbers.__next__)
-    """Tells it from others that had the same id before."""
+    """Distinguishes it from earlier requests with the same id."""
 
     @property
     def adapter_id(self) -> str | None:
@@ -80,6 +86,11 @@ class Entry:
     def connection_id(self) -> str | None:
         """The connection that the request came from."""
         return self.owner.connection_id if isinstance(self.owner, Client) else None
+
+    def failure(self, code: int, text: str, **context: Any) -> Message:
+        """The outcome that this request failed."""
+        data = {"code": code, "message": text, **context}
+        return message_with("error", self.request_type, data, self.request_id, self.correlation)
 
 
 class PendingTable:
@@ -94,7 +105,7 @@ class PendingTable:
         return len(self._entries)
 
     def add(self, entry: Entry) -> bool:
-        """Enter a request; False, and nothing changed, if its id is taken."""
+        """Add a request; False, and nothing changed, if its id is taken."""
         if self._entries.setdefault(entry.request_id, entry) is not entry:
             return False
         if isinstance(entry.owner, Client):
@@ -103,17 +114,17 @@ class PendingTable:
         return True
 
     def get(self, request_id: str | None) -> Entry | None:
-        """The entry of a request, if it still waits."""
+        """The entry of a request; None if it is not pending."""
         return None if request_id is None else self._entries.get(request_id)
 
     def entries(self) -> list[Entry]:
-        """All of them, the oldest first."""
+        """All entries, the oldest first."""
         return list(self._entries.values())
 
     def resolve(self, request_id: str | None, by: str | None = None) -> Entry | None:
-        """Take out the entry that this outcome answers; None if it is an orphan.
+        """Remove and return the entry that this outcome answers; None if it is an orphan.
 
-        `by` is the capability that gave the outcome.
+        `by` is the capability that sent the outcome.
         """
         if request_id is None:
             return None
@@ -122,7 +133,7 @@ class PendingTable:
         return self._remove(request_id)
 
     def abandon(self, request_id: str) -> Entry | None:
-        """Take out an entry whose outcome is waited for no longer; a late one is an orphan."""
+        """Remove an entry before its outcome came; a late outcome is an orphan."""
         entry = self._remove(request_id)
         if entry is not None:
             entry.abandoned = True
@@ -130,13 +141,13 @@ class PendingTable:
         return entry
 
     def dispatched(self, entry: Entry, capability_id: str) -> None:
-        """Note who is to answer a request, also one that was abandoned before."""
+        """Record the capability that has to answer, also for an entry abandoned before."""
         entry.capability_id = capability_id
         if entry.abandoned:
             self._expect_late_outcome(entry)
 
     def disconnect(self, adapter_id: str, connection_id: str) -> list[Entry]:
-        """Abandon everything that a connection asked for."""
+        """Abandon all requests of a connection."""
         found = list(self._of_connection.get((adapter_id, connection_id), ()))
         return [entry for each in found if (entry := self.abandon(each)) is not None]
 
@@ -168,3 +179,122 @@ class PendingTable:
             if not mine:
                 del self._of_connection[key]
         return entry
+
+
+class Outcomes:
+    """Ends pending requests: brings each outcome to the owner of its request, once."""
+
+    def __init__(
+        self,
+        lanes: Lanes[Any],
+        post: Callable[[str, Message], object],
+        signals: Signals,
+        timeouts: Timeouts,
+    ) -> None:
+        self.pending = PendingTable()
+        self._lanes, self._post, self._signals = lanes, post, signals
+        self._timeouts = timeouts
+
+    def answer(self, entry: Entry, code: int, text: str) -> None:
+        """Answer with an error on behalf of the actor, if the request is still pending."""
+        if not entry.over:
+            self.pending.resolve(entry.request_id)
+            self.finish(entry, entry.failure(code, text))
+
+    def time_out(self, entry: Entry) -> None:
+        """Answer that the request timed out, if it is still pending."""
+        if not entry.over:
+            self.pending.abandon(entry.request_id)
+            context = {} if entry.capability_id is None else {"capability": entry.capability_id}
+            self.finish(entry, entry.failure(504, "Request timed out", **context))
+
+    def finish(self, entry: Entry, outcome: Message) -> None:
+        """Deliver the outcome of an entry that has left the table."""
+        if entry.timeout is not None:
+            entry.timeout.cancel()
+        self._timeouts.end(entry)
+        self.deliver(entry, outcome)
+
+    def deliver(self, entry: Entry, outcome: Message) -> None:
+        """Give an outcome to the owner of the request."""
+        owner = entry.owner
+        if isinstance(owner, Client):
+            self._lanes.queue_microtask(partial(self._write_out, owner, outcome))
+        elif isinstance(owner, Peer):
+            self._post(owner.capability_id, outcome)
+        elif owner.resolve is not None:
+            owner.resolve(outcome)
+
+    def disconnected(self, adapter_id: str, connection_id: str) -> None:
+        """Abandon all requests of a connection."""
+        for entry in self.pending.disconnect(adapter_id, connection_id):
+            self._timeouts.end(entry)
+
+    def close(self) -> None:
+        """Answer all pending requests of clients and the program with error 503."""
+        for entry in self.pending.entries():
+            self.pending.abandon(entry.request_id)
+            if not isinstance(entry.owner, Peer):
+                self.deliver(entry, entry.failure(503, "The loop was stopped"))
+
+    def _write_out(self, client: Client, outcome: Message) -> None:
+        try:
+            client.adapter.deliver(client.connection_id, outcome)
+        except Exception as error:  # noqa: BLE001 - an adapter may raise anything
+            where = {"adapter": client.adapter.id, "connection": client.connection_id}
+            self._signals.emit(ADAPTER_FAULT, outcome.type, {**where, "error": repr(error)})
+
+
+class Timeouts:
+    """Timeouts of clients' requests, as timers of the Timer capability.
+
+    A timer costs four messages, to set and to cancel it, and most requests are answered at once. So
+    a request gets its timer only when it is still pending after `TIMER_DELAY`.
+    """
+
+    def __init__(self, send: Callable[[Message, Owner, Lane], object]) -> None:
+        self._send = send
+        self._untimed: list[tuple[Entry, float]] = []
+        """Requests without a timer, each with the time at which it is due."""
+
+    def begin(self, entry: Entry, seconds: float) -> None:
+        """Time this request out after so many seconds."""
+        if seconds <= TIMER_DELAY:
+            self._set_timer(entry, seconds)
+            return
+        host = asyncio.get_running_loop()
+        self._untimed.append((entry, host.time() + seconds))
+        if len(self._untimed) == 1:
+            host.call_later(TIMER_DELAY, self._set_timers)
+
+    def end(self, entry: Entry) -> None:
+        """Cancel the timer of a request that has left the table. Idempotent."""
+        timer_id, entry.timeout_timer_id = entry.timeout_timer_id, None
+        if timer_id is not None:
+            self._command("Timer.Cancel", {"timerId": timer_id}, entry, None)
+
+    def _set_timers(self) -> None:
+        untimed, self._untimed = self._untimed, []
+        now = asyncio.get_running_loop().time()
+        for entry, due in untimed:
+            if not entry.over:
+                self._set_timer(entry, max(0.0, due - now))
+
+    def _set_timer(self, entry: Entry, seconds: float) -> None:
+        # When it fires, another request may have the same id; its number is unique.
+        data = {"requestId": entry.request_id, "number": entry.number}
+        template = {"kind": "command", "type": TIMEOUT_TYPE, "data": data}
+        timer = {"delayMs": seconds * 1000, "message": template}
+        self._command("Timer.Set", timer, entry, partial(self._timer_set, entry))
+
+    def _timer_set(self, entry: Entry, outcome: Message) -> None:
+        if outcome.kind == "reply":
+            entry.timeout_timer_id = outcome.data["timerId"]
+            if entry.over:
+                self.end(entry)
+
+    def _command(
+        self, type: str, data: Any, entry: Entry, resolve: Callable[[Message], object] | None
+    ) -> None:
+        command = message_with("command", type, data, entry.request_id, entry.correlation)
+        self._send(command, Program(resolve), "system")

@@ -1,6 +1,6 @@
-"""The adapter for a program that is started by another one: lines of JSON on stdin and stdout.
+"""The adapter for a program that another program starts: lines of JSON on stdin and stdout.
 
-Files, pipes and terminals are read and written in threads, since not all of them can be waited for.
+Files, pipes and terminals are read and written in threads, since asyncio cannot wait for all of them.
 """
 
 from __future__ import annotations
@@ -11,19 +11,18 @@ import os
 import queue
 import threading
 
-from ontologia.actors.adapter import Ingress
+from ontologia.actors.adapter import LINE_LIMIT, MOST_IN_FLIGHT, Ingress, LineProtocol
 from ontologia.actors.message import Message
-from ontologia.actors.ndjson import LINE_LIMIT, MOST_IN_FLIGHT, Dialog
 
 _CLIENT = "1"
-_PIECE = 65_536
-_GRACE = 2.0  # seconds to write what is left at the end
+_READ_SIZE = 65_536
+_GRACE = 2.0  # seconds to write the rest at the end
 
 
 class StdioAdapter:
-    """One client: whoever started this program. The loop may end when its input has ended.
+    """Serves one client, the program that started this one. The loop may end when its input ends.
 
-    Whatever else prints to stdout disturbs it; the log belongs on stderr.
+    Anything else that prints to stdout disturbs it; the log belongs on stderr.
     """
 
     id = "stdio"
@@ -47,14 +46,14 @@ class StdioAdapter:
     async def start(self, loop: Ingress) -> None:
         """Read and write from here on."""
         self._loop, self._host = loop, asyncio.get_running_loop()
-        self._dialog = Dialog(self, _CLIENT, loop, self._write, self._regulate, self._limit)
+        self._protocol = LineProtocol(self, _CLIENT, loop, self._write, self._regulate, self._limit)
         self.active = True
         threading.Thread(target=self._read_all, name="stdin", daemon=True).start()
         self._writer = threading.Thread(target=self._write_all, name="stdout", daemon=True)
         self._writer.start()
 
     async def stop(self) -> None:
-        """Write what is left."""
+        """Write what is buffered."""
         self.active = False
         self._may_read.set()
         self._out.put(None)
@@ -62,32 +61,32 @@ class StdioAdapter:
 
     def deliver(self, connection_id: str, message: Message) -> None:
         """Write an outcome."""
-        self._dialog.answer(message)
+        self._protocol.answer(message)
         self._regulate()
 
-    def _hear(self, piece: bytes) -> None:
+    def _feed(self, piece: bytes) -> None:
         if piece:
-            self._dialog.hear(piece)
+            self._protocol.feed(piece)
             self._regulate()
             return
         self.active = False
-        self._dialog.end()
+        self._protocol.end()
         self._loop.wake()
 
     def _write(self, line: bytes) -> None:
         self.buffered += 1
         self._out.put(line)
 
-    def _written(self, gone: bool) -> None:
+    def _written(self, broken: bool) -> None:
         self.buffered -= 1
-        if gone and self.active:  # nobody reads what we would answer
+        if broken and self.active:  # the client is gone
             self.active = False
             self._loop.disconnected(self, _CLIENT)
         self._regulate()
         self._loop.wake()
 
     def _regulate(self) -> None:
-        if self._dialog.is_full or self.buffered >= MOST_IN_FLIGHT:
+        if self._protocol.is_full or self.buffered >= MOST_IN_FLIGHT:
             self._may_read.clear()
         else:
             self._may_read.set()
@@ -101,33 +100,33 @@ class StdioAdapter:
             if not self.active:
                 return
             try:
-                piece = os.read(self._input, _PIECE)
+                piece = os.read(self._input, _READ_SIZE)
             except OSError:
                 piece = b""
-            self._tell(piece)
+            self._pass_on(piece)
 
-    def _tell(self, piece: bytes) -> None:
-        """Hand a piece over, and wait until it was taken: whether to read on is known then."""
-        taken = threading.Event()
+    def _pass_on(self, piece: bytes) -> None:
+        """Feed a piece in the loop's thread, and wait for it: only then is it known to read on."""
+        fed = threading.Event()
 
-        def take() -> None:
+        def feed() -> None:
             try:
-                self._hear(piece)
+                self._feed(piece)
             finally:
-                taken.set()
+                fed.set()
 
         with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._host.call_soon_threadsafe(take)
-            while not taken.wait(1.0) and not self._host.is_closed():
+            self._host.call_soon_threadsafe(feed)
+            while not fed.wait(1.0) and not self._host.is_closed():
                 pass
 
     def _write_all(self) -> None:
         while (line := self._out.get()) is not None:
-            gone = False
+            broken = False
             try:
                 while line:
                     line = line[os.write(self._output, line) :]
             except OSError:
-                gone = True
+                broken = True
             with contextlib.suppress(RuntimeError):
-                self._host.call_soon_threadsafe(self._written, gone)
+                self._host.call_soon_threadsafe(self._written, broken)

@@ -1,30 +1,31 @@
 """The Timer: sends a message later.
 
 An ordinary capability, which every loop has; its timers are in memory and end with the loop. A
-capability with the id `timer` among those given to a loop takes its place: derive from TimerActor,
-and keep timers elsewhere by `schedule` and `cancel`; `fire` is what happens when one is due.
+capability with the id `timer` among those given to a loop replaces it: derive from TimerActor, and
+override `schedule` and `cancel` to store timers elsewhere; call `fire` when one is due.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
+from contextvars import Context
+from functools import partial
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ontologia.actors.actor import Actor
 from ontologia.actors.capability import Capability
-from ontologia.actors.message import TYPE_PATTERN, Message
+from ontologia.actors.message import TYPE_PATTERN, Message, new_id
 from ontologia.actors.observability import TIMER_CANCELLED, TIMER_FIRED, TIMER_SET
-from ontologia.actors.parts import new_id
 from ontologia.clock import now_ms
 
 _Milliseconds = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 
 
 class TemplateMetadata(BaseModel):
-    """What a message that is not sent yet may say of its lineage; other fields are kept."""
+    """Lineage of a message that is not sent yet; additional fields are preserved."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -37,14 +38,14 @@ class Template(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     kind: Literal["command", "query", "event"]
-    """Not an outcome: whoever sets a timer must not answer in the place of an actor."""
+    """Not an outcome: a timer must not answer on behalf of an actor."""
     type: Annotated[str, Field(pattern=TYPE_PATTERN)]
     data: Any
     metadata: TemplateMetadata = Field(default_factory=TemplateMetadata)
 
 
 class TimerSetData(BaseModel):
-    """When, and what; exactly one of `delayMs` and `dueAt`."""
+    """The message, and when to send it: exactly one of `delayMs` and `dueAt`."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
@@ -60,7 +61,7 @@ class TimerSetData(BaseModel):
 
 
 class TimerCancelData(BaseModel):
-    """Which."""
+    """The timer to cancel."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
@@ -76,7 +77,7 @@ class TimerSet(Message):
 
 
 class TimerCancel(Message):
-    """Do not; answered with `{cancelled}`, which is false if there is no such timer any more."""
+    """Cancel a timer; answered with `{cancelled}`, which is false if it fired or is unknown."""
 
     kind: Literal["command"]
     type: Literal["Timer.Cancel"]
@@ -104,55 +105,58 @@ class TimerActor(Actor):
 
     @property
     def timers(self) -> int:
-        """How many are set."""
+        """Number of timers that are set."""
         return len(self._timers)
 
     @property
     def pending(self) -> int:
-        """The messages at hand and the timers that are set: the loop is alive for both."""
+        """Number of messages in the mailbox and of timers: both keep the loop alive."""
         return super().pending + self.timers
 
     def schedule(self, message: TimerSet) -> str:
-        """Set a timer; gives its id."""
-        # Nobody guesses it from those of others: whoever knows it may cancel the timer.
+        """Set a timer; returns its id."""
+        # Unguessable: any client that knows the id may cancel the timer.
         timer_id, delay = secrets.token_hex(16), delay_of(message.data)
         host = asyncio.get_running_loop()
-        self._timers[timer_id] = host.call_later(delay, self._due, timer_id, message)
+        # As JSON, and in a context that does not have the message either: objects of Python take many
+        # times the bytes by which the timers of clients are bounded.
+        due = partial(self._due, timer_id, type(message), message.to_json())
+        self._timers[timer_id] = host.call_later(delay, due, context=Context())
         return timer_id
 
     def cancel(self, timer_id: str) -> bool:
-        """Whether there was such a timer; it does not fire any more."""
+        """Cancel a timer; False if there is none of this id."""
         timer = self._timers.pop(timer_id, None)
         if timer is not None:
             timer.cancel()
         return timer is not None
 
     def fire(self, timer_id: str, message: TimerSet) -> None:
-        """Say that a timer is due, and send what it was set for."""
+        """Send the events that a timer is due, and then its message."""
         self.emit(Message.event("Timer.Fired", {"timerId": timer_id}, cause=message))
         self.emit(Message.event(TIMER_FIRED, {"timerId": timer_id}, cause=message))
         self.emit(scheduled(message))
 
     async def stop(self) -> None:
-        """Forget all timers."""
+        """Cancel all timers."""
         for timer_id in tuple(self._timers):
             self.cancel(timer_id)
         await super().stop()
 
-    def _due(self, timer_id: str, message: TimerSet) -> None:
+    def _due(self, timer_id: str, kind: type[TimerSet], body: bytes) -> None:
         self._timers.pop(timer_id)
-        self.fire(timer_id, message)
+        self.fire(timer_id, kind.from_json(body))
 
 
 def delay_of(data: TimerSetData) -> float:
-    """Seconds from now; what is past is due at once."""
+    """Seconds from now; 0 for an instant in the past."""
     if data.delay_ms is not None:
         return data.delay_ms / 1000
     return max(0.0, ((data.due_at or 0) - now_ms()) / 1000)
 
 
 def scheduled(message: TimerSet) -> Message:
-    """The message of a Timer.Set that is due: as it was given, but for its id, time and cause."""
+    """The message of a Timer.Set, with a new id and timestamp, and the command as its causation."""
     template = message.data.message
     metadata = {
         **template.metadata.model_dump(),

@@ -10,7 +10,6 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from ontologia.cli.call import Call, not_empty
-from ontologia.cli.output import say
 
 if TYPE_CHECKING:
     from socket import socket as Socket
@@ -53,7 +52,7 @@ def call(
         for line in sys.stdin if message is None else [message]:
             for answer in _answers(stream, line, place) if line.strip() else ():
                 failed |= answer.kind == "error"
-                say(answer.to_json().decode())
+                typer.echo(answer.to_json().decode())
     if failed:
         raise typer.Exit(1)
 
@@ -62,17 +61,18 @@ def _answers(stream: IO[bytes], line: str, path: str) -> Generator[Message]:
     """Send a line; gives its answer, after those to lines before it that should have had none."""
     from ontologia.actors import Message
     from ontologia.actors.adapter import invalid
-    from ontologia.actors.message import is_answered
+    from ontologia.actors.message import expects_outcome
     from ontologia.errors import ConnectionLostError, InvalidValueError
 
     try:
         message = _completed(line)
+        encoded = message.to_json()
     except InvalidValueError as error:
         yield invalid(str(error.args[0]), line.encode("utf-8", "surrogateescape"))
         return
-    waits = is_answered(message)
+    waits = expects_outcome(message)
     try:
-        stream.write(message.to_json() + b"\n")
+        stream.write(encoded + b"\n")
         stream.flush()
         while waits and (found := stream.readline()):
             answer = Message.from_json(found)
@@ -92,7 +92,7 @@ def _completed(line: str) -> Message:
     """The message in a line, with an id and a timestamp if it has none."""
     from ontologia import codec
     from ontologia.actors import Message
-    from ontologia.actors.parts import new_id
+    from ontologia.actors.message import new_id
     from ontologia.clock import now_ms
     from ontologia.errors import InvalidValueError
 

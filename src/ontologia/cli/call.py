@@ -18,6 +18,7 @@ import typer
 
 if TYPE_CHECKING:
     from ontologia.config import OntologiaConfig
+    from ontologia.runtime.core import Core
     from ontologia.runtime.session import Session
 
 _DEFAULT = Path("app.db")
@@ -52,6 +53,13 @@ Namespace = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Answer in JSON, one value a line.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show where an error came from.")]
+
+
+def core_of(session: Session) -> Core:
+    """`ontologia.runtime.session.core_of`, imported when a command needs it."""
+    from ontologia.runtime.session import core_of
+
+    return core_of(session)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ontologia.cli.call import Call, Commands, Debug, Json, Namespace, Uri
+from ontologia.cli.call import Call, Commands, Debug, Json, Namespace, Uri, core_of
 from ontologia.cli.drawing import change_json, change_lines, print_lines
 from ontologia.cli.moments import FORMS, METAVAR, Moment, moment
 from ontologia.cli.output import cell, instant, say, show_json, show_rows
@@ -63,7 +63,7 @@ def commits(
     most = last if last is not None or since is not None else 20
     with call.reading() as session:
         after = 0 if since is None else min(since.commit(session), _MOST)
-        found = find_commits(session, since=after, metadata=wanted)
+        found = find_commits(core_of(session).store, since=after, metadata=wanted)
         show_rows(
             call,
             ("commit", "created", "handler", "event", "metadata"),

@@ -68,10 +68,10 @@ class StockDue(Event):
 
 
 def _order(ctx: HandlerContext[OrderPlaced] | HandlerContext[OrderPaid]) -> Order:
-    found = ctx.query().entities(Order).where(Order.id == ctx.event.order_id).collect()
-    if not found:
+    order = ctx.get(Order, ctx.event.order_id)
+    if order is None:
         raise Discard(f"there is no order {ctx.event.order_id}")  # and no attempt will change that
-    return found[0]
+    return order
 
 
 @on_event(OrderPlaced)
@@ -82,7 +82,8 @@ def charge(ctx: HandlerContext[OrderPlaced]) -> None:
         raise ConnectionError("the bank does not answer")
     if order.id == HOPELESS:
         raise ValueError("the card has expired")
-    ctx.ensure(Order(id=order.id, item=order.item, cents=order.cents, status="paid"))
+    order.status = "paid"
+    ctx.ensure(order)  # run again on fresh state if another commit has changed the order meanwhile
     ctx.commit(event=OrderPaid(order_id=order.id))
 
 
@@ -90,18 +91,19 @@ def charge(ctx: HandlerContext[OrderPlaced]) -> None:
 def ship(ctx: HandlerContext[OrderPaid]) -> None:
     """Send the parcel."""
     order = _order(ctx)
-    ctx.ensure(Order(id=order.id, item=order.item, cents=order.cents, status="shipped"))
+    order.status = "shipped"
+    ctx.ensure(order)
     ctx.commit()
 
 
 @on_event(EventDeadLetter)
 def apologise(ctx: HandlerContext[EventDeadLetter]) -> None:
     """Dead letters are events, too: what cannot be paid is on hold."""
-    buried = ctx.session.event_store.inspect_event(ctx.event.event_id) or {"payload": {}}
-    order_id = buried["payload"].get("order_id", "")
-    for order in ctx.query().entities(Order).where(Order.id == order_id).collect():
-        ctx.ensure(Order(id=order.id, item=order.item, cents=order.cents, status="on hold"))
-    ctx.commit()
+    failed = ctx.session.event_store.inspect_event(ctx.event.event_id) or {"payload": {}}
+    order_id = failed["payload"].get("order_id", "")
+    if ctx.get(Order, order_id) is not None:
+        ctx.update(Order, order_id, status="on hold")  # this field, whatever the others are
+        ctx.commit()
 
 
 @on_event(StockDue)

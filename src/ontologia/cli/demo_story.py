@@ -17,7 +17,7 @@ from ontologia.config import OntologiaConfig
 from ontologia.errors import OntologiaError
 from ontologia.runtime.modules import load_module
 from ontologia.runtime.observed import Attempt, observed
-from ontologia.runtime.session import Session
+from ontologia.runtime.session import Session, core_of
 
 _PAUSE = 0.6  # seconds between two lines, for whoever reads along
 _LEAD = 5.0  # seconds that handlers work before the minute is full and the schedule fires
@@ -147,7 +147,7 @@ def tell(uri: str, namespace: str, say: Say, *, pauses: bool, mark: str) -> Told
 def _placed(session: Session, say: Say, pause: float) -> Told:
     told = Told()
     say(
-        f"A small shop, on {session._store.uri}, in the namespace {session.namespace}.\n",
+        f"A small shop, on {core_of(session).store.uri}, in the namespace {session.namespace}.\n",
         _STYLES["head"],
     )
     say("Three orders come in. Each is one transaction: the order, and the event about it.")

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ontologia.cli.call import Call
+from ontologia.cli.call import Call, core_of
 from ontologia.cli.operator import Reason, record
-from ontologia.cli.output import say, show_json
+from ontologia.cli.output import harmless, say, show_json
 
 if TYPE_CHECKING:
     from ontologia.runtime.session import Session
@@ -52,14 +52,16 @@ def _found(session: Session) -> Generator[Finding]:
     from ontologia.store.doctor import examine
 
     with _progress() as progress:
-        yield from examine(session._store, session._clock, session.config, progress)
+        core = core_of(session)
+        yield from examine(core.store, core.clock, core.config, progress)
 
 
 def _repair(call: Call, session: Session, reason: str | None) -> None:
     from ontologia.store.doctor import repair
 
-    said = {**session._metadata(), **record("doctor repair", reason)}
-    mended, commit = repair(session._store, session._clock, session.config, said)
+    core = core_of(session)
+    said = {**core.metadata(), **record("doctor repair", reason)}
+    mended, commit = repair(core.store, core.clock, core.config, said)
     if call.json:
         show_json({"repaired": mended, "commit": commit})
     elif commit is None:
@@ -98,11 +100,11 @@ def _print(finding: Finding) -> None:
     from rich.text import Text
 
     line = Text(f"{finding.severity:<8}", style=_STYLES[finding.severity])
-    line.append(f"{finding.what} ({finding.where}", style="default")
+    line.append(harmless(f"{finding.what} ({finding.where}"), style="default")
     line.append(f": {finding.count:,})" if finding.count != 1 else ")", style="default")
     console = Console(soft_wrap=True)
     console.print(line)
-    console.print(Text(f"        {finding.remedy}", style="dim"))
+    console.print(Text(harmless(f"        {finding.remedy}"), style="dim"))
 
 
 @contextmanager

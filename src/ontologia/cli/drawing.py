@@ -68,7 +68,7 @@ def print_lines(lines: Iterable[Line]) -> None:
 
 def _plain(part: Part) -> str:
     text = part if isinstance(part, str) else part[0]
-    return harmless(text).replace("\n", " ")
+    return harmless(text.replace("\n", " "))
 
 
 def value(stored: Any) -> str:

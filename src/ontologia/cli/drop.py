@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ontologia.cli.call import Call
+from ontologia.cli.call import Call, core_of
 from ontologia.cli.operator import Reason, record
 from ontologia.cli.output import counted, say, show_json
 from ontologia.cli.schema import KindOption, TypeName, find_type
@@ -44,7 +44,7 @@ def drop(
     if token is None:
         with call.reading() as session:
             key = find_type(session, type, kind)[0]
-            plan = TypeDrop(session._store).plan(*key, with_objects=with_objects)
+            plan = TypeDrop(core_of(session).store).plan(*key, with_objects=with_objects)
         named = ["--kind", kind.value] if kind else []
         also = ["--with-objects"] if with_objects else []
         _show_plan(call, plan, call.again("schema", "drop", type, *named, *also))
@@ -52,12 +52,12 @@ def drop(
     with call.writing() as session:
         key = find_type(session, type, kind)[0]
         said = record("schema drop", reason, kind=key[0], type=type, with_objects=with_objects)
-        done = TypeDrop(session._store).apply(
+        done = TypeDrop(core_of(session).store).apply(
             session.session_id,
             *key,
             token=token,
             with_objects=with_objects,
-            metadata=session._metadata() | said,
+            metadata=core_of(session).metadata() | said,
         )
     _show_done(call, done)
 

@@ -78,11 +78,11 @@ def emit(
 
 
 def _warn_of_class_name(name: str) -> None:
-    from ontologia.schema.event import Event
+    from ontologia.schema.event import derive_event_type
 
     typer.echo(
         f"its type is {name}, as you wrote it; events of a class {name} have the type "
-        f"{Event._derive_event_type(name)}, and --models MODULE takes the name of the class",
+        f"{derive_event_type(name)}, and --models MODULE takes the name of the class",
         err=True,
     )
 
@@ -111,7 +111,7 @@ def _validated(
 
     cls = load_models(models).event_type(name)
     # Readers ignore what they do not know; whoever writes by hand has mistyped it.
-    unknown = sorted(set(codec.decode(payload)) - set(cls.__event_fields__))
+    unknown = sorted(set(codec.decode_stored(payload)) - set(cls.__event_fields__))
     if unknown:
         raise InvalidValueError(
             f"{cls.__name__} has no field {', '.join(unknown)}; nothing was stored",

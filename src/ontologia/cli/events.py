@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ontologia.cli import letters, operations, tail
-from ontologia.cli.call import Call, Commands
+from ontologia.cli import archives, letters, operations, tail
+from ontologia.cli.call import Call, Commands, core_of
+from ontologia.cli.info import intakes_of
 from ontologia.cli.misnamed import tell_of_other_namespaces
-from ontologia.cli.output import age, harmless, instant, say, show_json, show_rows
+from ontologia.cli.output import age, instant, say, show_json, show_rows
 from ontologia.cli.spans import span
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def sessions(call: Call) -> None:
     """
     with call.reading() as session:
         rows = session.event_store.list_sessions(session.namespace)
-        now = session._clock.now()
+        now = core_of(session).clock.now()
         show_rows(
             call,
             ("Session ID", "Hostname", "PID", "Started At", "Last Heartbeat"),
@@ -153,20 +154,25 @@ def inspect(call: Call, event_id: EventId) -> None:
 
     Example: ontologia events inspect --event-id 01932f4e-7b1c-7d3a-9c55-0242ac120002
     """
-    from ontologia.errors import NotFoundError
     from ontologia.store.events import checks
 
     checks.name("an event's id", event_id)
     with call.reading() as session:
         found = session.event_store.inspect_event(event_id)
-    if found is None:
-        raise NotFoundError(f"there is no event {event_id}, in any namespace")
+        if found is None:
+            raise session.event_store.archives.missing(
+                f"there is no event {event_id} in the log, in any namespace",
+                event_id,
+                session.namespace,
+                hint="An event that is not due yet is in `ontologia events deferred`.",
+            )
     show_json(found, indent=not call.json)
     if sys.stdout.isatty() and not call.json:
         for attempt in found["attempts"]:
             if attempt["traceback"]:
-                say(f"\n{attempt['handler_id']}, attempt {attempt['attempt']}:")
-                say(harmless(attempt["traceback"].rstrip()))
+                of = f"{attempt['handler_id']}, attempt {attempt['attempt']}"
+                say("")
+                say(f"{of}:\n{attempt['traceback'].rstrip()}")
 
 
 @app.command("consumers")
@@ -176,7 +182,7 @@ def consumers(call: Call) -> None:
     Example: ontologia events consumers --namespace orders
     """
     with call.reading() as session:
-        now = session._clock.now()
+        now = core_of(session).clock.now()
         rows = [_consumer(row, now, call) for row in _consumers(session)]
         shown = show_rows(
             call,
@@ -225,6 +231,12 @@ def stats(
 ) -> None:
     """Count what waits, since when, and what came, was done and failed lately, by type and handler.
 
+    Overdue are events that a handler began, and did not end before their lease did; they wait
+    to be claimed again.
+
+    A relay is a handler here, relay:URI; of each intake a line below says what was left of its source
+    when it last stored something.
+
     Came and Done are per minute; Done and Conflicts are of the events that came within the window.
     Unsubscribed are the retained events of a type that no consumer subscribes to; where the
     namespace has no consumers yet, they wait. Costs what waits or is claimed, the unsubscribed
@@ -238,23 +250,45 @@ def stats(
         raise typer.BadParameter("--window must be longer than nothing")
     with call.reading() as session:
         rows = session.event_store.activity.stats(session.namespace, length)
-        now = session._clock.now()
+        now = core_of(session).clock.now()
         shown = show_rows(
             call,
             (
-                *("Type", "Handler", "Waiting", "Oldest", "Unsubscribed", "Claimed", "Backoff"),
-                *("Came/min", "Done/min", "Conflicts", "Failures", "Dead Letters"),
+                *("Type", "Handler", "Waiting", "Oldest", "Unsubscribed", "Claimed", "Overdue"),
+                *("Backoff", "Came/min", "Done/min", "Conflicts", "Failures", "Dead Letters"),
             ),
             rows if call.json else _figures(rows, now),
             names=(
                 *("type", "handler", "waiting", "oldest_waiting", "unsubscribed", "claimed"),
-                *("backoff", "came_per_minute", "done_per_minute", "conflicts", "failures"),
+                *(
+                    "overdue",
+                    "backoff",
+                    "came_per_minute",
+                    "done_per_minute",
+                    "conflicts",
+                    "failures",
+                ),
                 "dead_letters",
             ),
             nothing=f"There are no events and no consumers in namespace {session.namespace!r}.",
         )
         if not shown:
             tell_of_other_namespaces(call, session)
+        if not call.json:
+            for each in intakes_of(session):
+                typer.echo(
+                    f"intake {each['intake']}: {each['lag']:,} messages were left at "
+                    f"{instant(_instant(each['as_of']))}",
+                    err=True,
+                )
+            for each in session.event_store.list_sessions(session.namespace):
+                threads = each["metadata"].get("abandoned_threads")
+                if threads and not (each["stopped_at"] or each["is_dead"]):
+                    typer.echo(
+                        f"{threads} threads of session {each['session_id']} are stuck in handlers "
+                        "past their timeouts",
+                        err=True,
+                    )
 
 
 def _figures(rows: Iterable[dict[str, Any]], now: datetime) -> Iterator[dict[str, Any]]:
@@ -272,6 +306,6 @@ def _instant(text: str) -> datetime:
     return datetime.fromisoformat(text)
 
 
-for name, command in (letters.COMMANDS | operations.COMMANDS).items():
+for name, command in (letters.COMMANDS | operations.COMMANDS | archives.COMMANDS).items():
     app.command(name)(command)
 app.command("tail")(tail.tail)

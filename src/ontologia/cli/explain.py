@@ -110,7 +110,7 @@ def _whole(found: Why) -> Node:
 
 def _draw_causes(here: Node, found: Why) -> None:
     if found.event_id is not None and not found.causes:
-        here.add(f"for event {found.event_id}, which is not retained any more")
+        here.add(f"for event {found.event_id}, {_gone(found.archived_to)}")
         return
     for number, cause in enumerate(found.causes):
         here = here.add("for ", *_event(cause))
@@ -120,15 +120,27 @@ def _draw_causes(here: Node, found: Why) -> None:
         elif cause.source is not None:
             here.line = [*here.line, f", announced by {cause.source}"]
         if last and not found.complete:
-            here.add(f"for event {cause.causation_id}, which is not retained any more")
+            here.add(f"for event {cause.causation_id}, {_gone(found.archived_to)}")
+
+
+def _gone(archived_to: tuple[str, ...]) -> str:
+    """Of an event that was not found."""
+    if not archived_to:
+        return "which is not retained any more"
+    places = ", ".join(archived_to)
+    return f"which is not retained any more; finished events of its time were archived to {places}"
 
 
 def _event(event: Cause | TracedEvent) -> list[Part]:
+    archived: list[Part] = (
+        [] if event.archived is None else [(f", archived in {event.archived}", "dim")]
+    )
     return [
         "event ",
         (event.type, "cyan"),
         f" {event.event_id} of {instant(event.created_at)} ",
         (value(event.payload), "dim"),
+        *archived,
     ]
 
 
@@ -163,6 +175,9 @@ def trace(
     """
     with call.reading() as session:
         found = session.trace(event_id)
+    if found.archived_to:
+        gone = _gone(found.archived_to)
+        typer.echo(f"The first event of the chain is {found.root_event_id}, {gone}", err=True)
     if call.json:
         for event in found:
             show_json(_event_json(event))

@@ -12,13 +12,14 @@ from ontologia.cli.call import Call, Commands, not_empty
 from ontologia.cli.models import Models, load_models
 from ontologia.cli.outdated import warn_of_migration
 from ontologia.cli.output import counted, say, show_json, show_rows
-from ontologia.cli.serve import _hurry
+from ontologia.cli.serve import hurry
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Event
+    from collections.abc import Sequence
 
     from ontologia.extensions.host import Host
-    from ontologia.extensions.loader import Found
+    from ontologia.extensions.loader import LoadedExtension
     from ontologia.extensions.manifest import Manifest
     from ontologia.runtime.session import Session
 
@@ -31,52 +32,74 @@ Folder = Annotated[
 
 @app.command("list")
 def list_(call: Call, folder: Folder) -> None:
-    """List extensions, and why some cannot run.
+    """List extensions, and what is wrong with their manifests.
 
-    Reads each manifest and imports the code it names, but runs none of it. An extension without
-    permissions in its manifest is unrestricted. Needs pip install 'ontologia[extensions]'.
+    Reads the manifests alone: no code is imported, and what is wrong with it extensions check
+    finds. An extension without permissions in its manifest is unrestricted. Needs pip install
+    'ontologia[extensions]'.
 
     Example: ontologia extensions list extensions
     """
+    from ontologia.extensions.loader import read_all
+
+    _show_all(call, read_all(folder), "unchecked")
+
+
+@app.command()
+def check(call: Call, folder: Folder) -> None:
+    """Check which extensions can run, and say why the others cannot.
+
+    Imports the code of each and makes an instance of it, so the code runs as far as that goes; no
+    extension is started, and no store is needed. The exit code is 1 if one is broken. Needs pip
+    install 'ontologia[extensions]'.
+
+    Example: ontologia extensions check extensions
+    """
     from ontologia.extensions.loader import load_all
 
+    found = load_all(folder)
+    _show_all(call, found, "ready")
+    if any(each.broken for each in found):
+        raise typer.Exit(1)
+
+
+def _show_all(call: Call, extensions: Sequence[LoadedExtension], otherwise: str) -> None:
+    """A row each; `otherwise` is the state of those that are not broken."""
     shown = _facts if call.json else _cells
     show_rows(
         call,
         ["Extension", "Version", "State", "Topics", "Permissions", "Reason"],
-        [shown(each) for each in load_all(folder)],
+        [shown(each) | {"state": "broken" if each.broken else otherwise} for each in extensions],
         names=["id", "version", "state", "topics", "permissions", "reason"],
     )
 
 
-def _facts(found: Found) -> dict[str, Any]:
-    manifest = found.manifest
+def _facts(extension: LoadedExtension) -> dict[str, Any]:
+    manifest = extension.manifest
     granted = manifest.permissions if manifest else None
     return {
-        "id": found.id,
+        "id": extension.id,
         "version": manifest.version if manifest else None,
         "description": manifest.description if manifest else None,
-        "folder": str(found.folder),
-        "state": "broken" if found.broken else "ready",
+        "folder": str(extension.folder),
         "subscribes": [each.model_dump() for each in manifest.events.subscribes]
         if manifest
         else [],
         "publishes": manifest.events.publishes if manifest else [],
         "depends_on": manifest.depends_on if manifest else [],
         "permissions": granted.model_dump() if granted else "unrestricted" if manifest else None,
-        "reasons": found.reasons,
+        "reasons": extension.reasons,
     }
 
 
-def _cells(found: Found) -> dict[str, Any]:
-    manifest = found.manifest
+def _cells(extension: LoadedExtension) -> dict[str, Any]:
+    manifest = extension.manifest
     return {
-        "id": found.id,
+        "id": extension.id,
         "version": manifest.version if manifest else None,
-        "state": "broken" if found.broken else "ready",
         "topics": _topics(manifest) if manifest else None,
         "permissions": _permissions(manifest) if manifest else None,
-        "reason": "\n".join(found.reasons) or None,
+        "reason": "\n".join(extension.reasons) or None,
     }
 
 
@@ -145,17 +168,17 @@ async def _run(session: Session, folder: Path, watched: bool, name: str) -> dict
 
     from ontologia.cli.loops import first_of, woken_by_signals
     from ontologia.cli.worklog import STOPPING
+    from ontologia.engine.signals import stopping_on_signals
     from ontologia.extensions import Channels, EventBus, Host, TerminalChannel
     from ontologia.extensions.channels import TERMINAL
     from ontologia.extensions.watching import stamps, watch
-    from ontologia.runtime.signals import stopping_on_signals
 
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     channels, terminal = Channels(), TerminalChannel(_show)
     channels.add(TERMINAL, terminal)
     bus = EventBus(session, name=name)
     try:
-        with woken_by_signals(loop), stopping_on_signals(lambda: _tell(loop, stop), _hurry):
+        with woken_by_signals(loop), stopping_on_signals(lambda: _tell(loop, stop), hurry):
             seen = stamps(folder)
             host = Host(folder, bus, channels=channels)
             try:
@@ -179,7 +202,7 @@ def _tell_who_runs(host: Host, watched: bool) -> None:
     if not host.running and not watched:
         raise ExtensionError(
             f"none of the extensions in {host.folder} can run",
-            hint="The log says why, and so does ontologia extensions list.",
+            hint="The log says why, and so does ontologia extensions check.",
         )
     log.info("running %s: %s", counted(len(host.running), "extension"), ", ".join(host.running))
 
@@ -193,7 +216,7 @@ def _show(text: str) -> None:
 
     from ontologia.cli.output import harmless
 
-    say(harmless(text) if sys.stdout.isatty() else text)
+    typer.echo(harmless(text) if sys.stdout.isatty() else text)
 
 
 @app.command()
@@ -210,8 +233,8 @@ def new(
 
     Example: ontologia extensions new reminders --into extensions
     """
+    from ontologia.extensions.loader import write_skeleton
     from ontologia.extensions.manifest import checked_id
-    from ontologia.extensions.scaffold import write_skeleton
 
     try:
         checked_id(name)

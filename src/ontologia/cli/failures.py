@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 
 from ontologia import errors
 from ontologia.cli.call import Call
+from ontologia.cli.output import harmless
 from ontologia.cli.start import CLOSED_PIPE, INTERRUPTED
 from ontologia.errors import OntologiaError
 
@@ -33,6 +34,7 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (errors.LockContentionError, 6),
     (errors.LockLostError, 6),
     (errors.LeaseExpiredError, 6),
+    (errors.AbandonedThreadsError, 7),
     (errors.DatabaseError, 5),
     (OntologiaError, 1),
 )
@@ -97,7 +99,7 @@ def give_up(error: Exception) -> int:
     if "--debug" in sys.argv:
         _print_traceback()
     name = "" if isinstance(error, OSError) else f"{type(error).__name__}: "
-    typer.echo(f"error: {name}{error}", err=True)
+    typer.echo(harmless(f"error: {name}{error}"), err=True)
     if "--debug" not in sys.argv:
         typer.echo("  hint: --debug shows where it comes from.", err=True)
     if isinstance(error, OSError):
@@ -106,21 +108,21 @@ def give_up(error: Exception) -> int:
 
 
 def _print(error: OntologiaError) -> None:
-    typer.echo(f"error: {error.args[0]}", err=True)
+    typer.echo(harmless(f"error: {error.args[0]}"), err=True)
     _print_notes(error)
     if error.hint:
-        typer.echo(f"  hint: {error.hint}", err=True)
+        typer.echo(harmless(f"  hint: {error.hint}"), err=True)
 
 
 def _print_notes(error: BaseException) -> None:
     for note in getattr(error, "__notes__", ()):
-        typer.echo(f"  {note}", err=True)
+        typer.echo(harmless(f"  {note}"), err=True)
 
 
 def _print_traceback() -> None:
     import traceback
 
-    traceback.print_exc()
+    typer.echo(harmless(traceback.format_exc().rstrip()), err=True)
 
 
 def _drop_output() -> None:

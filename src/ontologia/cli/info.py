@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ontologia.cli.call import Call
+from ontologia.cli.call import Call, core_of
 from ontologia.cli.output import cell, say, show_facts, show_json, show_rows
 from ontologia.delivery.lifecycle import EVENT_STATUSES
 
@@ -88,7 +88,9 @@ def info(
     """Say what a store is and what is in it.
 
     Without --stats nothing is counted, and the answer comes at once, however large the store.
-    --stats costs a look at every current object and every retained event.
+    --stats costs a look at every current object and every retained event. Of relays and intakes of
+    the namespace there is the lag: of a relay what waits now, of an intake what was left of its
+    source when it last stored something.
 
     Example: ontologia info --stats --schema
     """
@@ -96,8 +98,11 @@ def info(
         facts = _facts(session)
         types = _types(session, stats, schema)
         namespaces = _namespaces(session) if stats else None
+        relays, intakes = _relays(session), intakes_of(session)
     if call.json:
-        show_json(facts | {"types": types} | ({"namespaces": namespaces} if stats else {}))
+        carried = {"relays": relays, "intakes": intakes}
+        counted = {"namespaces": namespaces} if stats else {}
+        show_json(facts | {"types": types} | carried | counted)
         return
     show_facts(call, facts | {"size": _size(facts["size"]), "types": len(types)})
     if types and (stats or schema):
@@ -108,14 +113,47 @@ def info(
         names = ["namespace", "sessions", *EVENT_STATUSES, "dead_letters"]
         columns = [name.replace("_", " ").capitalize() for name in names]
         show_rows(call, columns, namespaces, names=names)
+    for rows, names in ((relays, ["relay", "lag"]), (intakes, ["intake", "lag", "as_of"])):
+        if rows:
+            say("")
+            columns = [name.replace("_", " ").capitalize() for name in names]
+            show_rows(call, columns, rows, names=names)
+
+
+def _relays(session: Session) -> list[dict[str, Any]]:
+    """The relays of the namespace, with what waits for each: costs what waits."""
+    store = session.event_store
+    lags = {
+        each["name"].removeprefix("relay:"): 0
+        for each in store.list_consumers(session.namespace)
+        if each["name"].startswith("relay:")
+    }
+    if not lags:
+        return []
+    for each in store.activity.waiting(session.namespace):
+        uri = (each["handler"] or "").removeprefix("relay:")
+        if uri in lags and each["handler"] != uri:
+            lags[uri] += each["waiting"] + each["claimed"] + each["backoff"]
+    return [{"relay": uri, "lag": lag} for uri, lag in sorted(lags.items())]
+
+
+def intakes_of(session: Session) -> list[dict[str, Any]]:
+    """The intakes of the namespace, with what was left when they last stored something."""
+    found: dict[str, dict[str, Any]] = {}
+    for each in session.event_store.intakes.listed(session.namespace):
+        row = found.setdefault(each["source"], {"intake": each["source"], "lag": 0, "as_of": ""})
+        row["lag"] += each["behind"]
+        row["as_of"] = max(row["as_of"], each["updated_at"])
+    return list(found.values())
 
 
 def _facts(session: Session) -> dict[str, Any]:
-    about = session._store.inventory.about()
+    about = core_of(session).store.inventory.about()
     last = session.list_commits(limit=1)
     return {
-        "store": session._store.uri,
+        "store": core_of(session).store.uri,
         "backend": about.backend,
+        **({} if about.durability is None else {"durability": about.durability}),
         "layout": about.layout,
         "size": about.bytes,
         "head": last[0]["id"] if last else 0,
@@ -126,7 +164,7 @@ def _facts(session: Session) -> dict[str, Any]:
 def _types(session: Session, stats: bool, schema: bool) -> list[dict[str, Any]]:
     from ontologia import codec
 
-    with session._store.inventory.read() as contents:
+    with core_of(session).store.inventory.read() as contents:
         types = contents.types()
         counts = contents.counts() if stats else {}
     rows: list[dict[str, Any]] = []
@@ -135,7 +173,7 @@ def _types(session: Session, stats: bool, schema: bool) -> list[dict[str, Any]]:
         if stats:
             row["objects"] = counts.get((each.kind, each.name), 0)
         if schema:
-            row["schema"] = codec.decode(each.schema_json)
+            row["schema"] = codec.decode_stored(each.schema_json)
         rows.append(row)
     return rows
 
@@ -164,7 +202,8 @@ def _fields(schema: dict[str, Any]) -> str:
 def _namespaces(session: Session) -> list[dict[str, Any]]:
     from ontologia.clock import to_text
 
-    counts = session._store.inventory.count_events(to_text(session._clock.now()))
+    core = core_of(session)
+    counts = core.store.inventory.count_events(to_text(core.clock.now()))
     rows: list[dict[str, Any]] = []
     for each in session.event_store.list_namespaces():
         name = each["namespace"]

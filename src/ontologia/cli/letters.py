@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ontologia.cli.call import Call
+from ontologia.cli.call import Call, core_of
 from ontologia.cli.misnamed import tell_of_other_namespaces, tell_of_unknown_handler
 from ontologia.cli.operator import Reason, operating
 from ontologia.cli.output import counted, say, show_json, show_rows
@@ -230,7 +230,7 @@ def _selection(
 
     for text in filter(None, (event_id, handler, type, error)):
         checks.name("what a dead letter is chosen by", text, checks.LONGEST_KEY)
-    now = session._clock.now()
+    now = core_of(session).clock.now()
     try:
         until = None if older_than is None else now - span(older_than)
         since = None if newer_than is None else now - span(newer_than)

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING
 
-from ontologia.queues import EventDelivery, EventWorker
-
-if TYPE_CHECKING:
-    from ontologia.store.rows import Claim
+from ontologia.queues import Delivered, DomainEvent, EventWorker
 
 log = logging.getLogger(__name__)
 
@@ -20,23 +16,24 @@ class LoggedWorker(EventWorker):
     @property
     def done(self) -> int:
         """Events that all their handlers have handled."""
-        return self._succeeded
+        return self._health.succeeded
 
     @property
     def failed(self) -> int:
         """Attempts that did not end well."""
-        return self._processed - self._succeeded
+        return self._health.processed - self._health.succeeded
 
     @property
     def stopping(self) -> bool:
-        """Whether its end has begun."""
-        return self._stop.is_set()
+        """Whether it was told to stop."""
+        engine = self._engine
+        return self._stopped or (engine is not None and engine.stopping)
 
-    def _call(self, delivery: EventDelivery, claim: Claim | None) -> None:
+    def _call(self, event: DomainEvent, delivery: Delivered) -> None:
         started = time.monotonic()
-        super()._call(delivery, claim)
+        super()._call(event, delivery)
         log.info(
             "event %s (%s): done at attempt %d in %.0f ms",
-            *(delivery.event.event_id, delivery.event.name, delivery.attempt_number),
+            *(event.event_id, event.name, delivery.attempt),
             (time.monotonic() - started) * 1000,
         )

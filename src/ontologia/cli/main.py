@@ -15,7 +15,6 @@ import typer
 
 from ontologia.cli import (
     ask,
-    bench,
     commits,
     copy,
     demo,
@@ -28,6 +27,7 @@ from ontologia.cli import (
     info,
     migrate,
     query,
+    relay,
     run,
     schedules,
     schema,
@@ -46,7 +46,6 @@ app = Commands(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.command("bench")(bench.bench)
 app.command("call")(ask.call)
 app.command("copy")(copy.copy)
 app.command("demo")(demo.demo)
@@ -57,7 +56,9 @@ app.command("export")(transfer.export)
 app.command("import")(transfer.import_)
 app.command("info")(info.info)
 app.command("init")(info.init)
+app.command("intake")(relay.intake)
 app.command("migrate")(migrate.migrate)
+app.command("relay")(relay.relay)
 app.command("run")(run.run)
 app.command("serve")(serve.serve)
 app.command("trace")(explain.trace)

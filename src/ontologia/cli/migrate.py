@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ontologia.cli.call import Call
+from ontologia.cli.call import Call, core_of
 from ontologia.cli.models import Upgraders, load_models, load_upgraders
 from ontologia.cli.operator import Reason, record
 from ontologia.cli.output import counted, say, show_json
@@ -79,7 +79,7 @@ def _applied(
     from ontologia.errors import MigrationTokenError
 
     try:
-        return session._migrate(token, force, record=said)
+        return core_of(session).migrate(token, force, record=said)
     except MigrationTokenError as error:
         error.hint = f"See what it is now, with its token: {again}"
         raise
@@ -143,7 +143,7 @@ def _changes(session: Session, diff: Any) -> list[Any]:
     from ontologia.schema.diff import field_changes
     from ontologia.schema.typespec import TypeSpec, spec_of
 
-    shape = session._registry.find(diff.kind, diff.name)
-    stored = session._store.get_current_schema_version(diff.kind, diff.name)
+    shape = core_of(session).registry.find(diff.kind, diff.name)
+    stored = core_of(session).store.get_current_schema_version(diff.kind, diff.name)
     assert shape is not None and stored is not None  # noqa: S101, PT018 - a diff is of both
     return field_changes(TypeSpec.from_json(stored["schema_json"]), spec_of(shape))

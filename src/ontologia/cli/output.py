@@ -25,8 +25,8 @@ _PAGE = 500  # rows of one table on a terminal: its columns are as wide as the w
 
 
 def say(text: str) -> None:
-    """A line for a reader."""
-    typer.echo(text)
+    """A line for a reader; what is in it of others is harmless."""
+    typer.echo(harmless(text))
 
 
 def show_json(value: Any, *, indent: bool = False) -> None:
@@ -46,7 +46,10 @@ def show_facts(call: Call, facts: Mapping[str, Any]) -> None:
     width = max(map(len, facts), default=0)
     for name, value in facts.items():
         said = name.replace("_", " ")
-        say(f"{said:<{width}}  {cell(value)}" if terminal else f"{said}\t{_one_line(cell(value))}")
+        if terminal:
+            say(f"{said:<{width}}  {cell(value)}")
+        else:
+            _write_line([said, cell(value)])
 
 
 def show_rows(
@@ -96,7 +99,7 @@ def _show_page(columns: Sequence[str], page: Sequence[Sequence[str]]) -> None:
     shown = [[harmless(text) for text in row] for row in page]
     widths = _widths([columns, *shown], console.width - _GAP * len(columns))
     if widths is None:
-        _show_blocks(columns, shown)
+        _show_blocks(columns, page)
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for number, name in enumerate(columns):
@@ -181,16 +184,21 @@ def age(span: timedelta) -> str:
 
 
 def harmless(text: str) -> str:
-    """For a terminal: what is stored cannot move its cursor, control characters are shown."""
+    """Text that cannot move the cursor of a terminal, nor look like a line of this program.
+
+    Control characters are shown. Each line after the first is indented, and further than this program
+    indents its own lines, such as hints.
+    """
     if text.isprintable():
         return text
     return "".join(
-        each if each.isprintable() or each == "\n" else f"\\x{ord(each):02x}" for each in text
+        each if each.isprintable() else "\n    " if each == "\n" else f"\\x{ord(each):02x}"
+        for each in text
     )
 
 
 def _one_line(text: str) -> str:
-    return text.replace("\t", " ").replace("\r", " ").replace("\n", " ")
+    return harmless(text.replace("\t", " ").replace("\r", " ").replace("\n", " "))
 
 
 def _is_figure(text: str) -> bool:

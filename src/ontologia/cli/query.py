@@ -13,7 +13,7 @@ from typer.core import TyperCommand
 from ontologia.cli.call import Call, Commands
 from ontologia.cli.models import Upgraders, load_upgraders
 from ontologia.cli.moments import FORMS, METAVAR, Moment, moment
-from ontologia.cli.output import say, show_json
+from ontologia.cli.output import harmless, say, show_json
 
 if TYPE_CHECKING:
     from ontologia.query.words import Words
@@ -231,7 +231,7 @@ def _usage() -> Generator[None]:
         yield
     except QueryError as error:
         hint = f" {error.hint}" if error.hint else ""
-        raise typer.BadParameter(f"{error.args[0]}.{hint}") from error
+        raise typer.BadParameter(harmless(f"{error.args[0]}.{hint}")) from error
 
 
 def _narrowed(query: Any, words: Words, asked: _Asked, head: int) -> Any:
@@ -251,11 +251,12 @@ def _narrowed(query: Any, words: Words, asked: _Asked, head: int) -> Any:
 
 def _words(filter: str) -> list[str]:
     """The words of a --filter: as `Filtering` joined them, or as one argument."""
-    import orjson
+    from ontologia import codec
+    from ontologia.errors import InvalidValueError
 
     try:
-        words = orjson.loads(filter)
-    except orjson.JSONDecodeError:
+        words = codec.decode(filter)
+    except InvalidValueError:
         words = filter.split(maxsplit=2)
     if not isinstance(words, list) or len(words) < 2:
         raise typer.BadParameter(f"--filter takes PATH OP VALUE, got {filter!r}")
@@ -270,16 +271,17 @@ def _with_history(query: Any, every: bool, since: int | None) -> Any:
 
 def _answer(call: Call, session: Session, query: Any, words: Words, asked: _Asked) -> None:
     from ontologia.cli.answers import show_answer
+    from ontologia.query.builder import question_of
     from ontologia.query.paging import stream
 
     head = session.head
     query = _narrowed(query, words, asked, head)
     if not asked.count:
-        show_answer(call, query._question, stream(query, head))
+        show_answer(call, question_of(query), stream(query, head))
         return
     if asked.limit is not None or asked.offset:
         raise typer.BadParameter("--count is of all that fit; leave out --limit and --offset")
     with _usage():
-        hops = query._question.hops
+        hops = question_of(query).hops
         number = sum(1 for _ in stream(query, head)) if hops else query.count()
     show_json({"count": number}) if call.json else say(str(number))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from ontologia.cli.call import core_of
 from ontologia.cli.migrate import NEEDED
 from ontologia.cli.supervised import PATIENCE
 
@@ -74,10 +75,14 @@ class _Worker:
             self.process = self._start()
 
 
-def supervise(call: Call, target: str, workers: int, start: str) -> int:
+def supervise(
+    call: Call, target: str, workers: int, start: str, event_store: str | None = None
+) -> int:
     """Run a worker until a signal ends it; its exit code, 128 and more if that was a signal's."""
     folders = _folders(target.partition(":")[0])
     arguments = ["run", target, "--workers", str(workers), "--start", start]
+    if event_store is not None:
+        arguments += ["--event-store", event_store]
     arguments += ["--namespace", call.namespace] if call.namespace else []
     arguments += [f"--{name}" for name in ("json", "debug") if getattr(call, name)]
     # Not as an argument: those of a process can be seen by everybody, and it may hold a password.
@@ -129,7 +134,7 @@ def _schema(call: Call) -> int | None:
 
     try:
         with call.reading() as session:
-            return session._store.schema_generation()
+            return core_of(session).store.schema_generation()
     except OntologiaError:
         return None
 

@@ -31,6 +31,10 @@ def run(
         Literal["now", "retained"],
         typer.Option(help="Events that a handler new to the store begins with."),
     ] = "retained",
+    event_store: Annotated[
+        str | None,
+        typer.Option(metavar="URI", help="A bucket to get events from, as s3://bucket/prefix."),
+    ] = None,
     reload: Annotated[
         bool, typer.Option("--reload", help="Start again when a file of the program changes.")
     ] = False,
@@ -47,6 +51,9 @@ def run(
     gets those emitted from now on. A handler whose chain of events is longer than
     max_event_chain_depth has its event dead-lettered, which is logged.
 
+    With --event-store the handlers get their events from a bucket, and those that are committed
+    in the database are carried there.
+
     Ctrl+C or SIGTERM lets running handlers come to their end, with several workers for at most
     shutdown_grace_ms; a second one does not wait.
 
@@ -55,7 +62,7 @@ def run(
     if reload:
         from ontologia.cli.reload import supervise
 
-        raise typer.Exit(supervise(call, target, workers, start))
+        raise typer.Exit(supervise(call, target, workers, start, event_store))
     from ontologia.cli.worklog import Counters, shown
     from ontologia.runtime.observed import observed
 
@@ -63,7 +70,7 @@ def run(
     counters = Counters()
     types = {"entity_types": found.entity_types, "relation_types": found.relation_types}
     with (
-        call.writing(**types) as session,
+        call.writing(**types, event_store=event_store) as session,
         refused(call, session, [found]),
         shown(session, counters),
     ):

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ontologia.cli.call import Call, Commands
-from ontologia.cli.output import say, show_json, show_rows
+from ontologia.cli.call import Call, Commands, core_of
+from ontologia.cli.output import show_json, show_rows
 
 if TYPE_CHECKING:
     from ontologia.runtime.session import Session
@@ -69,9 +69,9 @@ def sql(
 
         typer.echo(ddl(), nl=False)
         return
-    from ontologia.store.open import _check_driver
+    from ontologia.store.open import check_driver
 
-    _check_driver()
+    check_driver()
     from ontologia.store.postgres import ddl as postgres
     from ontologia.store.postgres.place import DEFAULT_SCHEMA
 
@@ -98,7 +98,7 @@ def export(
     from ontologia import codec
     from ontologia.errors import NotFoundError
 
-    with call.reading() as session, session._store.inventory.read() as contents:
+    with call.reading() as session, core_of(session).store.inventory.read() as contents:
         found = contents.types()
     chosen = [each for each in found if not types or each.name in types]
     if unknown := sorted(set(types or ()) - {each.name for each in chosen}):
@@ -108,7 +108,7 @@ def export(
             "kind": each.kind,
             "name": each.name,
             "version": each.version,
-            "schema": codec.decode(each.schema_json),
+            "schema": codec.decode_stored(each.schema_json),
         }
         for each in chosen
     ]
@@ -116,9 +116,7 @@ def export(
         for each in shown:
             show_json(each)
     else:
-        import orjson
-
-        say(orjson.dumps(shown, option=orjson.OPT_INDENT_2).decode())
+        show_json(shown, indent=True)
 
 
 @app.command("history")
@@ -183,7 +181,7 @@ def show(
         "version": found.version,
         "created_at": found.created_at.isoformat(),
         "dropped": found.dropped,
-        "schema": codec.decode(found.schema_json),
+        "schema": codec.decode_stored(found.schema_json),
     }
     show_json(shown, indent=not call.json)
 
@@ -194,7 +192,7 @@ def find_type(
     """The type that is meant, and its versions; NotFoundError if there is none."""
     from ontologia.errors import NotFoundError
 
-    with session._store.inventory.read() as contents:
+    with core_of(session).store.inventory.read() as contents:
         known = contents.types()
         found = {
             (each.value, name): contents.history(each.value, name)

@@ -18,12 +18,10 @@ from ontologia.cli.output import counted, say, show_json
 from ontologia.cli.start import INTERRUPTED
 
 if TYPE_CHECKING:
-    from socket import socket as Listener
-
     from ontologia.actors import Capability
     from ontologia.cli.logged_worker import LoggedWorker
     from ontologia.commands import Env
-    from ontologia.web.serving import Server
+    from ontologia.web.serving import Listener, Server
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +119,8 @@ def _server(env: Env, listener: Listener, token: str | None, worker: LoggedWorke
     from ontologia.web import create_app
     from ontologia.web.serving import Server
 
-    return Server(create_app(env, token=token, worker=worker), listener)
+    app = create_app(env, token=token, worker=worker, only_local=token is None)
+    return Server(app, listener, env.session.config)
 
 
 def _run(
@@ -133,7 +132,7 @@ def _run(
 ) -> int | None:
     """Serve until stopped; how many clients the socket had, if there was one."""
     from ontologia.cli.sockets import Sockets
-    from ontologia.runtime.signals import stopping_on_signals
+    from ontologia.engine.signals import stopping_on_signals
 
     def stop() -> None:
         for each in (server, sockets):
@@ -143,7 +142,7 @@ def _run(
     sockets: Sockets | None = None
     if path is not None:
         sockets = Sockets(env, path, capabilities, ended=stop)
-    with stopping_on_signals(stop, _hurry), _beside(stop, worker):
+    with stopping_on_signals(stop, hurry), _beside(stop, worker):
         if sockets is not None:
             sockets.start()
             log.info("serving the store at %s", path)
@@ -224,7 +223,7 @@ def _beside(stop: Callable[[], None], worker: LoggedWorker | None) -> Generator[
         raise failures[0]
 
 
-def _hurry() -> bool:
+def hurry() -> bool:
     """A second signal: threads that carry out commands cannot be interrupted, only left.
 
     What they have not committed is not written.

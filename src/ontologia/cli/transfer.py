@@ -64,15 +64,12 @@ def export(
     """
     from ontologia.runtime.transfer import export_state
 
-    with (
-        call.reading() as session,
-        export_state(session, types=types or (), as_of=as_of and as_of.commit(session)) as found,
-        _written(output) as file,
-        _progress("exporting") as progress,
-    ):
+    with call.reading() as session:
+        found = export_state(session, types=types or (), as_of=as_of and as_of.commit(session))
         total = found.header.objects
-        file.write(found.header.line())
-        file.writelines(_counted(found.lines(), lambda done: progress(done, total)))
+        with _written(output) as file, _progress("exporting") as progress:
+            file.write(found.header.line())
+            file.writelines(_counted(found.lines(), lambda done: progress(done, total)))
     what = f"{counted(total or 0, 'object')} of {counted(len(found.header.types), 'type')}"
     said = f"{what} at commit {found.header.head}"
     if output is None:
@@ -113,20 +110,20 @@ def import_(
     Example: ontologia import customers.jsonl --on-conflict replace
     """
     from ontologia.cli.operator import record
-    from ontologia.runtime.transfer import import_state
+    from ontologia.runtime.transfer import import_state, lines_of
 
     loaded = None if models is None else load_models(models)
     classes = [] if loaded is None else [*loaded.entity_types, *loaded.relation_types]
     source = "stdin" if str(file) == "-" else file.name
     said = record("import", reason)
     with (
-        _opened(file) as lines,
+        _opened(file) as opened,
         call.reading() if dry_run else call.writing() as session,
         _progress("checking") as progress,
     ):
         report = import_state(
             session,
-            lines,
+            lines_of(opened),
             source=source,
             models=classes,
             on_conflict=on_conflict.value,
@@ -159,7 +156,12 @@ def _show(call: Call, report: ImportReport, dry_run: bool) -> None:
 
 @contextmanager
 def _written(path: Path | None) -> Generator[IO[bytes]]:
-    """Where to write; a file appears under its name when all of it is there."""
+    """Where to write; a file appears under its name when all of it is there.
+
+    Until then it has a random name and must be new: others may have put a link there.
+    """
+    import secrets
+
     from ontologia.errors import OntologiaError, TransferError
 
     if path is None:
@@ -167,14 +169,16 @@ def _written(path: Path | None) -> Generator[IO[bytes]]:
         sys.stdout.buffer.flush()
         return
     at_once = path.exists() and not path.is_file()  # a pipe, or /dev/null
-    part = path if at_once else path.with_name(f"{path.name}.part")
+    part = path if at_once else path.with_name(f"{path.name}.{secrets.token_hex(8)}.part")
+    made = False
     try:
-        with part.open("wb") as file:
+        with part.open("wb" if at_once else "xb") as file:
+            made = not at_once
             yield file
-        if not at_once:
+        if made:
             part.replace(path)
     except BaseException as error:
-        if not at_once:
+        if made:
             part.unlink(missing_ok=True)
         if isinstance(error, OSError) and not isinstance(error, OntologiaError):
             raise TransferError(f"{path} cannot be written: {error.strerror}") from error

@@ -5,23 +5,29 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ontologia.errors import NotFoundError, StoreOpenError
+from ontologia.runtime.core import Core
 from ontologia.runtime.session import Session
 from ontologia.store.copying.refusals import NoStore, OldLayout
 from ontologia.store.copying.sides import open_source
 
 if TYPE_CHECKING:
     from ontologia.config import OntologiaConfig
-    from ontologia.schema.shape import Shape
+
+
+class VisitorCore(Core):
+    """Writes no row of its session."""
+
+    def _register(self) -> None:
+        """Leave nothing behind."""
+
+    def end_session(self) -> None:
+        """It never was in the list: nothing to write, and nobody to wait for."""
 
 
 class Visitor(Session):
     """For commands that read: whatever they are asked, they change nothing."""
 
-    def _arrive(self, shapes: list[Shape]) -> None:
-        """Leave nothing behind."""
-
-    def _end(self) -> None:
-        """It never was in the list: nothing to write, and nobody to wait for."""
+    _core_type = VisitorCore
 
 
 def check_store(uri: str, config: OntologiaConfig) -> None:

@@ -41,10 +41,10 @@ def _check(env: Env, modules: list[str]) -> None:
     from ontologia.errors import ConfigError, NotFoundError
 
     provider = env.session.config.default_message_broker_provider
-    if provider != "store":
+    if provider not in ("store", "kafka"):
         raise ConfigError(
             f"the queue provider is {provider}, and no other process can see its events",
-            hint="Set default_message_broker_provider to store, or handle them beside the server: "
+            hint="Set default_message_broker_provider to store or kafka, or handle them beside the server: "
             "ontologia serve --with-worker.",
         )
     if not env.registry.event_names:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ontologia.cli.call import core_of
 from ontologia.cli.output import harmless
 
 if TYPE_CHECKING:
@@ -65,17 +66,33 @@ class _WithEvent(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         from ontologia.queues.current import delivered
-        from ontologia.runtime.context import active
+        from ontologia.runtime.context import attempt_of
+        from ontologia.runtime.unit import active
 
         context, delivery = active.get(), delivered.get()
         record.event = ""
         if record.name.startswith("ontologia."):
             return True
         if context is not None:
-            record.event = f" [event={context.event.id} handler={context._claim.handler_id}]"
+            record.event = (
+                f" [event={context.event.id} handler={attempt_of(context).claim.handler_id}]"
+            )
         elif delivery is not None:
             record.event = f" [event={delivery.event.event_id}]"
         return True
+
+
+class _OneLine(logging.Formatter):
+    """A line for each record, and the lines of its traceback indented below it.
+
+    Messages have text of clients, which must neither begin a line of its own nor speak to a terminal.
+    """
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return super().formatMessage(record).expandtabs().replace("\n", "\\n")
+
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n  ".join(map(harmless, super().format(record).split("\n")))
 
 
 class _OnConsole(logging.Handler):
@@ -89,8 +106,7 @@ class _OnConsole(logging.Handler):
         from rich.text import Text
 
         style = "red" if record.levelno >= logging.WARNING else ""
-        line = harmless(self.format(record).expandtabs())
-        self._console.print(Text(line, style=style), soft_wrap=True)
+        self._console.print(Text(self.format(record), style=style), soft_wrap=True)
 
 
 @contextmanager
@@ -103,7 +119,7 @@ def shown(
     """
     with logged() as console:
         if console.is_terminal:
-            told = stopping or (lambda: session._stopping)
+            told = stopping or (lambda: core_of(session).stopping)
             with _status(console, session, progress, told):
                 yield
         else:
@@ -119,7 +135,7 @@ def logged() -> Generator[Console]:
     handler: logging.Handler = (
         _OnConsole(console) if console.is_terminal else logging.StreamHandler()
     )
-    handler.setFormatter(logging.Formatter(_FORMAT))
+    handler.setFormatter(_OneLine(_FORMAT))
     handler.addFilter(_WithEvent())
     root = logging.getLogger()
     level = root.level

@@ -47,7 +47,14 @@ def model(key: str) -> Callable[[type[M]], type[M]]:
             raise DefinitionError(
                 f"api.model({key!r}) is for classes that derive from DomainModel, got {cls!r}"
             )
-        cls._named(key)
+        if cls.__dict__.get("__model_key__") not in (None, key):
+            raise DefinitionError(f"{cls.__name__} is the model {cls.__model_key__!r} already")
+        if cls.__shape__.name not in (cls.__name__, key):
+            raise DefinitionError(
+                f"{cls.__name__} has name={cls.__shape__.name!r} and is the model {key!r}; give one"
+            )
+        cls.__shape__.rename(key)
+        cls.__model_key__ = key
         return cls
 
     return name

@@ -8,10 +8,17 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ontologia.commands.command import Command
 from ontologia.commands.recordset import Records, RecordSet
 from ontologia.commands.unit import CommandUnit, Frame
-from ontologia.errors import CommandHandlerNotFound, InvalidValueError, RecordNotFound
+from ontologia.commands.work import work_of
+from ontologia.errors import (
+    CommandHandlerNotFound,
+    InvalidValueError,
+    RecordExists,
+    RecordNotFound,
+)
 
 if TYPE_CHECKING:
     from ontologia.commands.env import Env
+    from ontologia.commands.model import DomainModel
 
 PREFIX = "ede."
 Builtin: TypeAlias = "Callable[[Env, CommandUnit, Frame], Any]"
@@ -37,11 +44,18 @@ def resolve(cmd: Command) -> tuple[str, Builtin]:
 
 def _create(env: Env, unit: CommandUnit, frame: Frame) -> dict[str, Any]:
     cmd = frame.command
-    shape = env.registry.model(cmd.model_key or "").__shape__
-    values = cmd.payload if cmd.payload.get("id") is not None else {**cmd.payload, "id": env._id()}
-    fields = unit.create(shape, values)
-    frame.record = RecordSet(env, shape.name, [fields["id"]])
-    return fields
+    model = env.registry.model(cmd.model_key or "")
+    shape = model.__shape__
+    values = cmd.payload
+    if values.get("id") is None:
+        values = {**values, "id": work_of(env).ids.new()}
+    record = model.__new__(model)
+    vars(record).update(shape.validate(values))
+    if unit.knows(shape, record.id):
+        raise RecordExists(shape.name, record.id)
+    unit.create(record)
+    frame.record = RecordSet(env, shape.name, [record.id])
+    return vars(record)
 
 
 def _update(env: Env, unit: CommandUnit, frame: Frame) -> dict[str, Any]:
@@ -49,22 +63,34 @@ def _update(env: Env, unit: CommandUnit, frame: Frame) -> dict[str, Any]:
     shape = env.registry.model(cmd.model_key or "").__shape__
     if cmd.payload.get("id", cmd.model_id) != cmd.model_id:
         raise InvalidValueError(f"{shape.name} {cmd.model_id!r}: the id of a record cannot change")
-    return unit.update(shape, cmd.model_id or "", cmd.payload)
+    record = _found(env, unit, cmd)
+    for name in cmd.payload:
+        if not shape.has(name):
+            raise InvalidValueError(
+                f"{shape.name}: {name!r} is not a field (it has {', '.join(shape.fields)})"
+            )
+    vars(record).update(shape.assigned(vars(record), cmd.payload))
+    unit.ensure(record)
+    return vars(record)
 
 
 def _delete(env: Env, unit: CommandUnit, frame: Frame) -> dict[str, Any]:
     cmd = frame.command
-    unit.delete(env.registry.model(cmd.model_key or "").__shape__, cmd.model_id or "")
+    unit.delete(_found(env, unit, cmd))
     return {"id": cmd.model_id}
 
 
 def _read_one(env: Env, unit: CommandUnit, frame: Frame) -> dict[str, Any]:
-    cmd = frame.command
-    shape = env.registry.model(cmd.model_key or "").__shape__
-    [fields] = unit.fields(shape, [cmd.model_id or ""])
-    if fields is None:
-        raise RecordNotFound(shape.name, [cmd.model_id or ""])
-    return fields
+    return vars(_found(env, unit, frame.command))
+
+
+def _found(env: Env, unit: CommandUnit, cmd: Command) -> DomainModel:
+    """The record that a command is about; RecordNotFound if there is none."""
+    shape, id = env.registry.model(cmd.model_key or "").__shape__, cmd.model_id or ""
+    record: DomainModel | None = unit.records(shape, [id])[0]
+    if record is None:
+        raise RecordNotFound(shape.name, [id])
+    return record
 
 
 def _search(env: Env, unit: CommandUnit, frame: Frame) -> list[dict[str, Any]]:

@@ -6,10 +6,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ontologia.commands import builtin
-from ontologia.commands.command import Command
+from ontologia.commands.command import Command, carried_out
 from ontologia.commands.recordset import RecordSet
 from ontologia.commands.registry import CommandTarget, Registry
 from ontologia.commands.unit import CommandUnit, Frame
+from ontologia.commands.work import work_of
 
 if TYPE_CHECKING:
     from ontologia.commands.env import Env
@@ -32,7 +33,7 @@ class CommandBus:
         if not isinstance(cmd, Command):
             raise TypeError(f"dispatch takes a Command, got {cmd!r}")
         handle, keys = self._resolve(cmd)
-        with env._working(cmd) as unit, cmd._carried_out(env):
+        with work_of(env).working(cmd) as unit, carried_out(cmd, env):
             record = None
             if cmd.model_key is not None and cmd.model_id is not None:
                 record = RecordSet(env, cmd.model_key, [cmd.model_id])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from ontologia.errors import InvalidTypeError, InvalidValueError
@@ -47,17 +48,6 @@ class Command:
         object.__setattr__(self, "_given", _copied(dict(self.payload)))
         object.__setattr__(self, "payload", self._given)
 
-    @contextmanager
-    def _carried_out(self, env: Env) -> Generator[None]:
-        """Have a payload that hooks may change, for this once: the next time it is as given."""
-        before = self.payload
-        object.__setattr__(self, "_env", env)
-        object.__setattr__(self, "payload", _copied(self._given))
-        try:
-            yield
-        finally:
-            object.__setattr__(self, "payload", before)
-
     @property
     def record(self) -> RecordSet | Any:
         """The record that the command is about, as a set of one; None if it names none.
@@ -65,12 +55,30 @@ class Command:
         Before a record is created there is none, after that it is the new one. RuntimeError
         outside of a dispatch: only a dispatch knows where records are.
         """
-        frame = None if self._env is None else self._env._frame_of(self)
+        from ontologia.commands.work import work_of  # which imports this module
+
+        frame = None if self._env is None else work_of(self._env).frame_of(self)
         if frame is not None:
             return frame.record
         if self.model_key is None or self.model_id is None:
             return None
         raise RuntimeError(f"{self.name} is not being dispatched, so its record cannot be reached")
+
+
+given_of: Callable[[Command], dict[str, Any]] = attrgetter("_given")
+"""The payload of a command as it was given."""
+
+
+@contextmanager
+def carried_out(cmd: Command, env: Env) -> Generator[None]:
+    """Have a payload that hooks may change, for this once: the next time it is as given."""
+    before = cmd.payload
+    object.__setattr__(cmd, "_env", env)
+    object.__setattr__(cmd, "payload", _copied(given_of(cmd)))
+    try:
+        yield
+    finally:
+        object.__setattr__(cmd, "payload", before)
 
 
 def _copied(value: Any) -> Any:

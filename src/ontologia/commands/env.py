@@ -4,32 +4,27 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from types import ModuleType, TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from ontologia.commands.announcing import Announcing
 from ontologia.commands.bus import CommandBus
 from ontologia.commands.command import Command
 from ontologia.commands.recordset import Records
 from ontologia.commands.registry import Registry
 from ontologia.commands.replies import dispatch_once
-from ontologia.commands.turns import Turns
-from ontologia.commands.unit import CommandUnit, Emitted, Frame
-from ontologia.errors import ConfigTypeError, SessionClosedError
-from ontologia.ids import Ids
+from ontologia.commands.work import Work
+from ontologia.errors import ConfigTypeError
 from ontologia.queues import EventQueue, open_queue
 from ontologia.queues.current import get_current_tenant_id
-from ontologia.runtime.commits import WriteRequest
-from ontologia.runtime.session import Session
+from ontologia.runtime.session import Session, core_of
 from ontologia.store.events.log import fire_time
-from ontologia.store.rows import Announcement, Claim, RawChange
+
+if TYPE_CHECKING:
+    from ontologia.commands.outbox import Outbox
 
 log = logging.getLogger(__name__)
-_units: ContextVar[tuple[tuple[Env, CommandUnit], ...]] = ContextVar("ontologia_units", default=())
 
 
 class Env:
@@ -37,8 +32,8 @@ class Env:
 
     `datastore` is a path, a URI or a `Session`; a session that is given stays open when the env
     is closed. `modules` are those with the models and event handlers, by name or as themselves.
-    `queue` is where events go: a queue, the name of a provider (`store`, `inmemory`, or `none` to
-    announce nothing), and without it the setting `default_message_broker_provider`. `tenant_id`
+    `queue` is where events go: a queue, the name of a provider (`store`, `inmemory`, `kafka`, or
+    `none` to announce nothing), and without it the setting `default_message_broker_provider`. `tenant_id`
     is the tenant where nothing else says one.
 
     Any thread may use it. One command is one unit of work: what it writes and announces is there
@@ -65,19 +60,17 @@ class Env:
         if isinstance(datastore, Session):
             self.session = datastore
             for model in models:
-                self.session._registry.add(model, "entity")
+                core_of(self.session).registry.add(model, "entity")
         else:
             self.session = Session(os.fspath(datastore), entity_types=list(models))
         self.commands = CommandBus(self.registry)
         self.models = Models(self)
         self._tenant_id = tenant_id
-        self._ids = Ids(self.session._clock, self.session._random)
-        self._turns = Turns()
-        self._announcing = Announcing(self)
-        self._closed = False
+        self._work = Work(self)
         self._own_queue = queue is None or isinstance(queue, str)
         try:
             self.queue = self._opened(queue)
+            self.outbox = self._opened_outbox()
         except BaseException:
             self._close_session()
             raise
@@ -89,6 +82,15 @@ class Env:
         if provider == "none":
             return None
         return open_queue(provider, session=self.session)
+
+    def _opened_outbox(self) -> Outbox | None:
+        """What carries events to the queue, where it can be no part of a transaction of the store."""
+        if getattr(self.queue, "provider_key", "") != "kafka":
+            return None
+        from ontologia.commands.outbox import Outbox
+        from ontologia.queues.kafka import KafkaEventQueue
+
+        return Outbox(self.session, self.queue) if isinstance(self.queue, KafkaEventQueue) else None
 
     def __repr__(self) -> str:
         queue = "no queue" if self.queue is None else self.queue.describe()
@@ -108,107 +110,11 @@ class Env:
 
         One durable transaction, and one read for each record or search that was not yet read.
         """
+        if self.outbox is not None:
+            self.outbox.start()
         if idempotency_key is not None:
             return dispatch_once(self, cmd, idempotency_key)
         return self.commands.dispatch(cmd, self)
-
-    def _dispatch_all(self, commands: Sequence[Command]) -> list[Any]:
-        """Carry out several commands as one unit of work."""
-        if len(commands) == 1:
-            return [self.dispatch(commands[0])]
-        with self._working():
-            return [self.dispatch(each) for each in commands]
-
-    def _frame_of(self, cmd: Command) -> Frame | None:
-        unit = self._unit()
-        frames = [] if unit is None else reversed(unit.frames)
-        return next((frame for frame in frames if frame.command is cmd), None)
-
-    # -- units of work --------------------------------------------------------------------------
-
-    def _unit(self) -> CommandUnit | None:
-        """The unit of work that is going on here."""
-        for env, unit in _units.get():
-            if env is self and unit.is_going_on():
-                return unit
-        return None
-
-    def _reading(self) -> CommandUnit:
-        """Through what to read: the unit of work, or one that lasts for this one question."""
-        self._check_open()
-        return self._unit() or CommandUnit(self.session, "")
-
-    @contextmanager
-    def _working(self, cmd: Command | None = None) -> Generator[CommandUnit]:
-        """A unit of work, or a part of the one that is going on."""
-        unit = self._unit()
-        if unit is not None:
-            mark = unit.mark()
-            try:
-                yield unit
-            except BaseException:
-                unit.roll_back(mark)
-                raise
-        elif cmd is None or cmd.model_id is None:
-            with self._beginning() as unit:
-                yield unit
-        else:
-            place = (cmd.model_key, cmd.model_id)
-            with (
-                self._turns.taken(place, self.session.config.lock_timeout_ms),
-                self._beginning() as unit,
-            ):
-                yield unit
-
-    @contextmanager
-    def _beginning(self) -> Generator[CommandUnit]:
-        self._check_open()
-        unit = CommandUnit(self.session, self._id())
-        token = _units.set(((self, unit), *_units.get()))
-        try:
-            yield unit
-        finally:
-            unit.end()
-            _units.reset(token)
-        self._commit(unit)
-
-    def _commit(self, unit: CommandUnit) -> None:
-        queue, reads = unit.intents.snapshot(), unit.reads()
-        if not (queue or unit.events or unit.also):
-            return
-        announcing = self._announcing
-        claim = announcing.claim()
-        queued = announcing.within(unit.events, claim)
-        tracked: list[Emitted] = []
-
-        def announce(changes: Sequence[RawChange]) -> list[Announcement]:
-            tracked[:] = announcing.field_changes(unit, changes)  # it may be tried more than once
-            made = queued + announcing.within(tracked, claim)
-            return made if changes else announcing.by_command(made, unit)
-
-        touches_state = bool(queue or reads)  # then only the transaction knows what changes
-        self.session._commits.write(
-            WriteRequest(
-                queue,
-                self._metadata(unit, claim),
-                () if touches_state else announce(()),
-                claim,
-                reads=reads,
-                announce=announce,
-                also=unit.also,
-            )
-        )
-        announcing.after([*unit.events, *tracked], unit)
-
-    def _metadata(self, unit: CommandUnit, claim: Claim | None) -> dict[str, Any]:
-        metadata = self.session._metadata() | {"command": unit.name, "command_id": unit.id}
-        if self.tenant_id is not None:
-            metadata["tenant_id"] = self.tenant_id
-        if claim is not None:
-            metadata["event_id"] = claim.event.id
-            metadata["handler_id"] = claim.handler_id
-            metadata["attempt"] = claim.attempts + 1
-        return metadata
 
     # -- events ---------------------------------------------------------------------------------
 
@@ -227,19 +133,21 @@ class Env:
         """Announce that something happened. Its handlers run later, in a worker.
 
         Within a command it is announced when, and only if, the command succeeds: in the same
-        transaction where the queue is the store, right after it with another one. Elsewhere it is
-        in the queue when this returns. Tenant, correlation and causation come from what is going
+        transaction where the queue is the store. With Kafka it is stored in that transaction, and
+        carried to the topic soon after, by this process or another on the store; with another queue
+        it is announced right after the transaction. Elsewhere it is in the queue when this returns. Tenant, correlation and causation come from what is going
         on: the tenant that is set, the event that is being handled, the command.
 
         `delay` (seconds or a timedelta) or `at` defers it from now on. With a `dedup_key` that a
         retained event of its name has, it is not stored again. A queue outside of the store can do
-        neither: ConfigError.
+        neither, but for what a command emits with Kafka: ConfigError.
         """
-        self._check_open()
-        unit = self._unit()
-        now = self.session._clock.now()
+        work = self._work
+        work.check_open()
+        unit = work.unit()
+        now = work.core.clock.now()
         fire_at = fire_time(now, delay=delay, at=at)
-        event = self._announcing.event(
+        event = work.announcing.event(
             name,
             payload,
             unit,
@@ -249,11 +157,11 @@ class Env:
             correlation_id=correlation_id,
             causation_id=causation_id,
         )
-        emitted = self._announcing.emitted(event, fire_at, dedup_key)
+        emitted = work.announcing.emitted(event, unit, fire_at, dedup_key)
         if unit is not None:
             unit.events.append(emitted)
         else:
-            self._announcing.after([emitted])
+            work.announcing.after([emitted])
 
     # -- the rest -------------------------------------------------------------------------------
 
@@ -262,24 +170,18 @@ class Env:
         """The tenant that is set here (`set_current_tenant_id`), else the env's own."""
         return get_current_tenant_id() or self._tenant_id
 
-    def _id(self) -> str:
-        return self._ids.new()
-
     def close(self) -> None:
         """Give up what was opened here: the queue, then the session. Closing again is nothing.
 
         Commands are carried out no more, also where the session was given and stays open.
         """
-        self._closed = True
+        self._work.closed = True
+        if self.outbox is not None:
+            self.outbox.close()
         close = getattr(self.queue, "close", None)
         if self._own_queue and close is not None:
             close()
         self._close_session()
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise SessionClosedError("the env is closed", hint="Make another Env.")
-        self.session._check_open()
 
     def _close_session(self) -> None:
         if self._own_session:

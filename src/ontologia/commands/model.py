@@ -50,17 +50,6 @@ class DomainModel(Entity, abstract=True):
             if positional or values:
                 super().__init__(*positional, **values)
 
-    @classmethod
-    def _named(cls, key: str) -> None:
-        if cls.__dict__.get("__model_key__") not in (None, key):
-            raise DefinitionError(f"{cls.__name__} is the model {cls.__model_key__!r} already")
-        if cls.__shape__.name not in (cls.__name__, key):
-            raise DefinitionError(
-                f"{cls.__name__} has name={cls.__shape__.name!r} and is the model {key!r}; give one"
-            )
-        cls.__shape__.rename(key)
-        cls.__model_key__ = key
-
     @property
     def env(self) -> Env:
         """Where the command is carried out."""

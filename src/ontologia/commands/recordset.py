@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ontologia.commands import domain as domains
 from ontologia.commands.command import Command
 from ontologia.commands.domain import Domain
+from ontologia.commands.work import work_of
 from ontologia.errors import InvalidTypeError, InvalidValueError, RecordNotFound
 
 if TYPE_CHECKING:
@@ -48,17 +49,26 @@ class RecordSet:
         RecordNotFound if one of them does not exist. One statement, whatever their number.
         """
         shape = self._env.registry.model(self.model_key).__shape__
-        unit = self._env._reading()
-        found = unit.fields(shape, self.ids)
+        found = work_of(self._env).reading().records(shape, self.ids)
         if missing := [id for id, each in zip(self.ids, found, strict=True) if each is None]:
             raise RecordNotFound(self.model_key, missing)
-        records = [each for each in found if each is not None]
-        return records if fields is None else [_only(each, fields, self) for each in records]
+        records = [vars(each) for each in found]
+        return records if fields is None else [self._only(each, fields) for each in records]
+
+    def _only(self, record: dict[str, Any], fields: Sequence[str]) -> dict[str, Any]:
+        if isinstance(fields, str):
+            raise InvalidTypeError(f"read takes a list of fields; write [{fields!r}]")
+        chosen = {"id": record["id"]}
+        for name in fields:
+            if name not in record and not self._env.registry.model(self.model_key).__open__:
+                raise InvalidValueError(f"{self.model_key} has no field {name!r}")
+            chosen[name] = record.get(name)
+        return chosen
 
     def exists(self) -> RecordSet:
         """Those of the records that exist."""
         shape = self._env.registry.model(self.model_key).__shape__
-        found = self._env._reading().fields(shape, self.ids)
+        found = work_of(self._env).reading().records(shape, self.ids)
         ids = [id for id, each in zip(self.ids, found, strict=True) if each is not None]
         return RecordSet(self._env, self.model_key, ids)
 
@@ -73,7 +83,7 @@ class RecordSet:
 
     def _each(self, name: str, payload: dict[str, Any]) -> None:
         commands = [Command(name, payload, self.model_key, id) for id in self.ids]
-        self._env._dispatch_all(commands)
+        work_of(self._env).dispatch_all(commands)
 
     def __iter__(self) -> Iterator[RecordSet]:
         return (RecordSet(self._env, self.model_key, [id]) for id in self.ids)
@@ -118,7 +128,7 @@ class Records:
         """
         several = values if isinstance(values, list | tuple) else [values]
         commands = [Command("ede.create", _values(each), self.model_key) for each in several]
-        made = self._env._dispatch_all(commands)
+        made = work_of(self._env).dispatch_all(commands)
         return RecordSet(self._env, self.model_key, [record["id"] for record in made])
 
     def browse(self, *ids: Any) -> RecordSet:
@@ -144,7 +154,7 @@ class Records:
     def _find(
         self, domain: Domain | None, order: str | None, limit: int | None, offset: int
     ) -> list[Any]:
-        query = self._env._reading().query().entities(self._shape.cls)
+        query = work_of(self._env).reading().query().entities(self._shape.cls)
         condition = domains.condition(self._shape, domain)
         if condition is not None:
             query = query.where(condition)
@@ -153,7 +163,7 @@ class Records:
 
     def count(self, domain: Domain | None = None) -> int:
         """How many records a domain describes."""
-        query = self._env._reading().query().entities(self._shape.cls)
+        query = work_of(self._env).reading().query().entities(self._shape.cls)
         condition = domains.condition(self._shape, domain)
         return (query if condition is None else query.where(condition)).count()
 
@@ -177,7 +187,7 @@ class Records:
             raise (InvalidTypeError if wrong else InvalidValueError)(
                 f"group_by takes a list of fields, got {group_by!r}"
             )
-        query = self._env._reading().query().entities(self._shape.cls)
+        query = work_of(self._env).reading().query().entities(self._shape.cls)
         condition = domains.condition(self._shape, domain)
         if condition is not None:
             query = query.where(condition)
@@ -196,14 +206,3 @@ def _values(values: Any) -> dict[str, Any]:
     if not isinstance(values, Mapping):
         raise InvalidTypeError(f"a record's values are a dict, got {values!r:.200}")
     return dict(values)
-
-
-def _only(record: dict[str, Any], fields: Sequence[str], where: RecordSet) -> dict[str, Any]:
-    if isinstance(fields, str):
-        raise InvalidTypeError(f"read takes a list of fields; write [{fields!r}]")
-    chosen = {"id": record["id"]}
-    for name in fields:
-        if name not in record and not where._env.registry.model(where.model_key).__open__:
-            raise InvalidValueError(f"{where.model_key} has no field {name!r}")
-        chosen[name] = record.get(name)
-    return chosen

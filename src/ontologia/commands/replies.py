@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic_core import to_jsonable_python
 
 from ontologia import codec
-from ontologia.commands.command import Command
+from ontologia.commands.command import Command, given_of
+from ontologia.commands.work import work_of
 from ontologia.errors import (
     AnswerError,
     IdempotencyKeyReused,
@@ -17,8 +18,10 @@ from ontologia.errors import (
     ObjectExistsError,
     StateConflictError,
 )
-from ontologia.store.database import Tx
+from ontologia.runtime.commits import AlreadyAnswered
 from ontologia.store.events import checks
+from ontologia.store.replies import fits
+from ontologia.store.rows import KeptReply
 
 if TYPE_CHECKING:
     from ontologia.commands.env import Env
@@ -29,62 +32,69 @@ replayed: ContextVar[bool] = ContextVar("ontologia_replayed", default=False)
 """Whether the last answer under a key, in this context, was one that had been given before."""
 
 
-class _Answered(Exception):
-    """Somebody else has carried out the same request while this one was on its way."""
-
-
 def dispatch_once(env: Env, cmd: Command, key: str) -> Any:
     """Carry out a command, or find the answer that it was given before, as JSON.
 
     The answer is stored in the transaction of what the command does, so there is never one
     without the other. A command that fails has no answer, and may be asked for again.
     """
-    if env._unit() is not None:
+    work = work_of(env)
+    if work.unit() is not None:
         raise InvalidValueError("an idempotency_key is for a whole unit of work, not within one")
     if not isinstance(key, str) or not 0 < len(key) <= _LONGEST_KEY:
         raise checks.error_for(key, str)(
             f"an idempotency key is text of 1 to {_LONGEST_KEY} characters"
         )
-    place = f"{env.tenant_id or ''}:{key}"
+    place, older = _places(env.tenant_id or "", key)
     request = _digest(cmd)
     replayed.set(False)
-    with env._turns.taken(place, env.session.config.lock_timeout_ms):
+    with work.turns.taken(place, env.session.config.lock_timeout_ms):
         if (known := _find(env, place)) is not None:
             return _answer(known, request, key)
+        if older is not None and _find(env, older) is not None:
+            raise IdempotencyKeyReused(key)  # by the same request or by another tenant's
         try:
             return _carry_out(env, cmd, place, request)
-        except (_Answered, StateConflictError, ObjectExistsError):
+        except (AlreadyAnswered, StateConflictError, ObjectExistsError):
             # Another process may have been faster; whatever was done here is taken back.
             if (known := _find(env, place)) is None:
                 raise
             return _answer(known, request, key)
 
 
+def _places(tenant_id: str, key: str) -> tuple[str, str | None]:
+    """Where the answer to a tenant's key is stored, and where an older version may have stored it.
+
+    `acme:eu:1` was the key `eu:1` of the tenant `acme` and the key `1` of `acme:eu`: whose answer
+    is there cannot be known. A digest has no colon, so it is the place of no older answer.
+    """
+    place = f"{tenant_id}:{key}"
+    if not tenant_id or place.count(":") == 1:
+        return place, None
+    digest = hashlib.sha256(codec.encode([tenant_id, key], where="key").encode()).hexdigest()
+    return digest, place if fits(place) else None
+
+
 def _carry_out(env: Env, cmd: Command, place: str, request: str) -> Any:
-    with env._working(cmd) as unit:
+    with work_of(env).working(cmd) as unit:
         text = encoded_answer(cmd, env.commands.dispatch(cmd, env))
-
-        def keep(tx: Tx) -> None:
-            if not env.session._store.replies.add(tx, env.session.namespace, place, request, text):
-                raise _Answered
-
-        unit.also = keep
-    return codec.decode(text)
+        unit.reply = KeptReply(env.session.namespace, place, request, text)
+    return codec.decode_stored(text)
 
 
 def _find(env: Env, place: str) -> Reply | None:
-    return env.session._store.replies.find(env.session.namespace, place)
+    return work_of(env).core.store.replies.find(env.session.namespace, place)
 
 
 def _answer(known: Reply, request: str, key: str) -> Any:
     if known.request_hash != request:
         raise IdempotencyKeyReused(key)
     replayed.set(True)
-    return codec.decode(known.reply)
+    return codec.decode_stored(known.reply)
 
 
 def _digest(cmd: Command) -> str:
-    asked = [cmd.name, as_json(cmd._given), cmd.model_key, cmd.model_id]
+    asked = [cmd.name, as_json(given_of(cmd)), cmd.model_key, cmd.model_id]
     return hashlib.sha256(codec.encode(asked, where=cmd.name).encode()).hexdigest()
 
 

@@ -20,7 +20,7 @@ def changed_fields(
         fields = tracked.get(change.type_name) if change.kind == "entity" else None
         if not fields or change.before is None or change.after is None:
             continue
-        before, after = codec.decode(change.before), codec.decode(change.after)
+        before, after = codec.decode_stored(change.before), codec.decode_stored(change.after)
         for name in sorted(fields):
             old, new = before.get(name), after.get(name)
             if codec.encode(old) != codec.encode(new):

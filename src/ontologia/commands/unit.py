@@ -1,34 +1,30 @@
-"""What one command, with everything it sets off, has read, written and announced so far."""
+"""What one command, with everything it sets off, has read, queued and emitted so far."""
 
 from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import orjson
-
 from ontologia.commands.command import Command
-from ontologia.errors import InvalidValueError, RecordExists, RecordNotFound
 from ontologia.query import evaluate
 from ontologia.query.builder import QueryBuilder
 from ontologia.query.question import Question, both
 from ontologia.query.traversal import Path
 from ontologia.queues import DomainEvent
-from ontologia.runtime.intents import ABSENT, Intent, Versions
-from ontologia.schema.expression import In, Not
+from ontologia.runtime.commits import WriteRequest, Written
+from ontologia.runtime.intents import Intent, Intents, Queue
+from ontologia.runtime.unit import UnitOfWork
+from ontologia.schema.expression import In, Not, path_of
+from ontologia.schema.registry import Registry
 from ontologia.schema.shape import Shape
-from ontologia.store.database import Tx
-from ontologia.store.rows import ObjectKey, TypeKey
+from ontologia.store.rows import Announcement, Claim, KeptReply, ObjectKey, RawChange, TypeKey
 
 if TYPE_CHECKING:
     from ontologia.commands.recordset import RecordSet
-    from ontologia.runtime.session import Session
+    from ontologia.commands.work import Work
 
-Fields = dict[str, Any]
-Place = tuple[str, str]
-"""(model key, record id)"""
 _DEEPEST = 40
 
 
@@ -49,7 +45,7 @@ class Frame:
 
 
 class Emitted(NamedTuple):
-    """An event that was announced."""
+    """An event that was emitted."""
 
     event: DomainEvent
     fire_at: float | None = None
@@ -57,20 +53,44 @@ class Emitted(NamedTuple):
     dedup_key: str | None = None
 
 
-class Mark(NamedTuple):
-    """A point to go back to."""
+class RevertibleIntents(Intents):
+    """A queue that can be rolled back."""
 
-    drafts: int
-    events: int
+    def __init__(self, registry: Registry, store_id: str) -> None:
+        super().__init__(registry, store_id, checked=True)
+        self.replaced: list[tuple[TypeKey, ObjectKey, Intent | None]] = []
+        """What was queued for an object before each change."""
+
+    def _merge(self, newer: Queue) -> None:
+        for type_key, wanted in newer.items():
+            known = self._queue.get(type_key, {})
+            self.replaced += ((type_key, key, known.get(key)) for key in wanted)
+        super()._merge(newer)
+
+    def roll_back(self, length: int) -> None:
+        """Take back what was queued since `replaced` had this length."""
+        while len(self.replaced) > length:
+            type_key, key, before = self.replaced.pop()
+            wanted = self._queue[type_key]
+            if before is not None:
+                wanted[key] = before
+            else:
+                del wanted[key]
+                if not wanted:
+                    del self._queue[type_key]
 
 
-class CommandUnit:
-    """The unit of work of one command. Its queries see what it has written.
+class CommandUnit(UnitOfWork):
+    """The unit of work of one command. Its queries see what it has queued.
 
-    Nothing of it is in the store before its end. What it read must be unchanged by then.
+    Everything it read by key must be unchanged when it commits. An object is read once, however
+    often it is asked for.
     """
 
-    def __init__(self, session: Session, id: str) -> None:
+    def __init__(self, work: Work, id: str) -> None:
+        core = work.core
+        self._drafts = RevertibleIntents(core.registry, core.store.store_id)
+        super().__init__(core, self._drafts)
         self.id = id
         self.name: str | None = None
         """The command it began with."""
@@ -78,14 +98,14 @@ class CommandUnit:
         self.hooking: frozenset[tuple[str, str | None, str | None]] = frozenset()
         """What hooks are running for: they do not run again for what they do themselves."""
         self.events: list[Emitted] = []
-        self.also: Callable[[Tx], None] | None = None
-        """Something else to write at the end."""
+        self.tracked: list[Emitted] = []
+        """The events of tracked fields that the commit changed."""
+        self.reply: KeptReply | None = None
+        """What is answered to the request that it does."""
+        self._work = work
         self._thread: int | None = threading.get_ident()
-        self.intents = session._new_intents(checked=True)
-        self._reader = session._reader
-        self._read: dict[Place, Any] = {}
-        """Records as they were read, None where there was none: read once, however often asked."""
-        self._undo: list[tuple[TypeKey, ObjectKey, Intent | None]] = []
+        self._seen: dict[tuple[Shape, ObjectKey], Any] = {}
+        """Objects as they were read, None where there was none."""
 
     # -- its life -------------------------------------------------------------------------------
 
@@ -111,97 +131,82 @@ class CommandUnit:
         self.name = self.name or frame.command.name
         self.frames.append(frame)
 
-    def mark(self) -> Mark:
-        """A point to go back to."""
-        return Mark(len(self._undo), len(self.events))
+    def mark(self) -> tuple[int, int]:
+        """A point to roll back to."""
+        return len(self._drafts.replaced), len(self.events)
 
-    def roll_back(self, mark: Mark) -> None:
-        """Take back what was written and announced since then."""
-        while len(self._undo) > mark.drafts:
-            self.intents.put(*self._undo.pop())
-        del self.events[mark.events :]
+    def roll_back(self, mark: tuple[int, int]) -> None:
+        """Take back what was queued and emitted since then."""
+        self._drafts.roll_back(mark[0])
+        del self.events[mark[1] :]
 
-    # -- records --------------------------------------------------------------------------------
+    # -- the commit -----------------------------------------------------------------------------
 
-    def fields(self, shape: Shape, ids: Sequence[str]) -> list[Fields | None]:
-        """The fields of these records, as copies; None where there is no record.
+    write = UnitOfWork._write
 
-        One statement for those that were not read before.
-        """
-        missing = [id for id in ids if not self._has(shape, id)]
-        if missing:
-            key = shape.expression(shape.key or "")
-            where = key == missing[0] if len(missing) == 1 else key.in_(missing)
-            found = {obj.id: obj for obj in self._reader.objects(Question(shape, where=where))}
-            self._read.update({(shape.name, id): found.get(id) for id in missing})
-        return [self._look(shape, id) for id in ids]
-
-    def _has(self, shape: Shape, id: str) -> bool:
-        return (id,) in self.intents.of(shape) or (shape.name, id) in self._read
-
-    def _look(self, shape: Shape, id: str) -> Fields | None:
-        intent = self.intents.of(shape).get((id,))
-        if intent is not None:
-            return _fields(shape, intent)
-        read = self._read[shape.name, id]
-        self.intents.note(shape, (id,), ABSENT if read is None else read._version[0])
-        return None if read is None else _copy(read.__dict__)
-
-    def create(self, shape: Shape, values: Fields) -> Fields:
-        """Write a new record; RecordExists, here or at the end, if there is one of its id."""
-        fields = shape.validate(values)
-        id: str = fields["id"]
-        intent = self.intents.of(shape).get((id,))
-        known = self._read.get((shape.name, id)) if intent is None else intent.fields
-        if known is not None:
-            raise RecordExists(shape.name, id)
-        text = shape.dump(fields)
-        if intent is not None:  # deleted before
-            self._put(shape, id, intent._replace(fields=text))
-        else:
-            self._put(shape, id, Intent(text, ABSENT, creates=True))
-        return fields
-
-    def update(self, shape: Shape, id: str, values: Fields) -> Fields:
-        """Change some fields of a record."""
-        [fields] = self.fields(shape, [id])
-        if fields is None:
-            raise RecordNotFound(shape.name, [id])
-        for name in values:
-            if not shape.has(name):
-                raise InvalidValueError(
-                    f"{shape.name}: {name!r} is not a field (it has {', '.join(shape.fields)})"
-                )
-        fields |= shape.assigned(fields, values)
-        self._put(shape, id, self._changed(shape, id, shape.dump(fields)))
-        return fields
-
-    def delete(self, shape: Shape, id: str) -> None:
-        """Write that a record is no more."""
-        [fields] = self.fields(shape, [id])
-        if fields is None:
-            raise RecordNotFound(shape.name, [id])
-        self._put(shape, id, self._changed(shape, id, None))
-
-    def _changed(self, shape: Shape, id: str, text: str | None) -> Intent:
-        """The intent for a record that is there, or that this unit creates."""
-        before = self.intents.of(shape).get((id,))
-        return Intent(text) if before is None else before._replace(fields=text)
-
-    def _put(self, shape: Shape, id: str, intent: Intent) -> None:
-        type_key: TypeKey = (shape.kind, shape.name)
-        self._undo.append((type_key, (id,), self.intents.put(type_key, (id,), intent)))
-
-    def reads(self) -> Versions:
-        """What must be unchanged at the end; a record that is created must not be there."""
-        return {
+    def _send(self, request: WriteRequest) -> Written:
+        if not (request.queue or self.events or self.reply):
+            return Written(None, [])  # what was only read need not be unchanged
+        request.reads = {
             type_key: {
                 key: version
                 for key, version in versions.items()
-                if not self.intents.creates(type_key, key)
+                # One that is created must not be there, which is no conflict but RecordExists.
+                if (intent := request.queue.get(type_key, {}).get(key)) is None
+                or not intent.creates
             }
-            for type_key, versions in self.intents.reads.items()
+            for type_key, versions in request.reads.items()
         }
+        announcing, claim = self._work.announcing, request.claim
+        request.announcements = announcing.within(self.events, claim)
+        request.source = f"command:{self.name}"
+        request.reply = self.reply
+
+        def tracked_changes(changes: Sequence[RawChange]) -> list[Announcement]:
+            self.tracked = list(announcing.field_changes(self, changes))
+            return announcing.within(self.tracked, claim)
+
+        request.derive = tracked_changes
+        return super()._send(request)
+
+    def _fence(self) -> Claim | None:
+        return self._work.announcing.claim()
+
+    def _metadata(self) -> dict[str, Any]:
+        metadata = super()._metadata() | {"command": self.name, "command_id": self.id}
+        if (tenant_id := self._work.env.tenant_id) is not None:
+            metadata["tenant_id"] = tenant_id
+        return metadata
+
+    # -- records --------------------------------------------------------------------------------
+
+    def records(self, shape: Shape, ids: Sequence[str]) -> list[Any]:
+        """These records, each an instance of its own; None where there is none.
+
+        One statement for those that were not read before.
+        """
+        queued = self._intents.of(shape)
+        missing = [id for id in ids if (id,) not in queued and (shape, (id,)) not in self._seen]
+        if missing:
+            key = shape.expression(shape.key or "")
+            where = key == missing[0] if len(missing) == 1 else key.in_(missing)
+            read = self._core.reader.objects(Question(shape, where=where))
+            found = {obj.id: obj for obj in read}
+            self._seen.update({(shape, (id,)): found.get(id) for id in missing})
+        return [self._get(shape, (id,)) for id in ids]
+
+    def knows(self, shape: Shape, id: str) -> bool:
+        """Whether a record is there, as far as that is known without reading it."""
+        intent = self._intents.of(shape).get((id,))
+        if intent is not None:
+            return intent.fields is not None
+        return self._seen.get((shape, (id,))) is not None
+
+    def _read(self, shape: Shape, place: ObjectKey) -> Any:
+        if (shape, place) not in self._seen:
+            self._seen[shape, place] = super()._read(shape, place)
+        found = self._seen[shape, place]
+        return None if found is None else _copied(found)
 
     # -- questions: query.builder.Answers ---------------------------------------------------------
 
@@ -213,76 +218,69 @@ class CommandUnit:
         """The objects asked for."""
         mine = self._mine(question)
         if not mine:
-            found = self._reader.objects(question)
+            found = self._core.reader.objects(question)
         else:
             last = None if question.limit is None else question.offset + question.limit
-            others = self._reader.objects(_without(question, mine)._replace(limit=last, offset=0))
+            others = self._core.reader.objects(
+                _without(question, mine)._replace(limit=last, offset=0)
+            )
             items = self._items(question, others) + self._matching(question, mine)
             found = [item.payload for item in evaluate.answer(question._replace(where=None), items)]
         if not question.historical:
-            self._remember(question.shape, found)
+            for obj in found:
+                if obj.id not in mine:  # it need not be read again
+                    self._seen.setdefault((question.shape, (obj.id,)), obj)
         return found
 
     def paths(self, question: Question) -> list[Path[Any]]:
         """The ways asked for, as they are stored."""
-        return self._reader.paths(question)
+        return self._core.reader.paths(question)
 
     def groups(self, question: Question) -> list[dict[str, Any]]:
         """One dict a group. Where records were written here, the others are read to group them."""
         mine = self._mine(question)
         if not mine:
-            return self._reader.groups(question)
+            return self._core.reader.groups(question)
         own = self._matching(question, mine)
         if not question.group_by and [f.function for _, f in question.aggregates] == ["count"]:
-            [row] = self._reader.groups(_without(question, mine))
+            [row] = self._core.reader.groups(_without(question, mine))
             return [{alias: number + len(own) for alias, number in row.items()}]
         plain = Question(question.shape, where=question.where)
-        others = self._items(plain, self._reader.objects(_without(plain, mine)))
+        others = self._items(plain, self._core.reader.objects(_without(plain, mine)))
         rows = evaluate.groups(question._replace(where=None), others + own)
-        return self._reader.named(question, rows)
+        return self._core.reader.named(question, rows)
 
     def _mine(self, question: Question) -> dict[str, Intent]:
         """What was written here and may be part of the answer, by id."""
         if question.historical or question.hops:
             return {}
-        return {id: intent for (id, *_), intent in self.intents.of(question.shape).items()}
+        return {id: intent for (id, *_), intent in self._intents.of(question.shape).items()}
 
     def _matching(self, question: Question, mine: dict[str, Intent]) -> list[evaluate.Item]:
         made = [
-            self._reader.queued(question.shape, (id,), intent.fields, None)
+            self._core.reader.queued(question.shape, (id,), intent.fields, None)
             for id, intent in mine.items()
             if intent.fields is not None
         ]
         return evaluate.matching(question, self._items(question, made))
 
     def _items(self, question: Question, objects: Iterable[Any]) -> list[evaluate.Item]:
-        return [self._reader.item(question, obj) for obj in objects]
-
-    def _remember(self, shape: Shape, found: Iterable[Any]) -> None:
-        """What was found need not be read again."""
-        for obj in found:
-            if not self._has(shape, obj.id):
-                self._read[shape.name, obj.id] = obj
+        return [self._core.reader.item(question, obj) for obj in objects]
 
 
 def _without(question: Question, mine: dict[str, Intent]) -> Question:
-    key = question.shape.expression(question.shape.key or "")._path
+    key = path_of(question.shape.expression(question.shape.key or ""))
     return question._replace(where=both(question.where, Not(In(key, tuple(mine)))))
 
 
 _FIXED = (str, int, float, bool, type(None))
 
 
-def _copy(fields: Fields) -> Fields:
-    """Fields that can be changed without changing these: few hold anything that can."""
-    return {
-        name: value if isinstance(value, _FIXED) else copy.deepcopy(value)
-        for name, value in fields.items()
-    }
-
-
-def _fields(shape: Shape, intent: Intent) -> Fields | None:
-    if intent.fields is None:
-        return None
-    fields: Fields = orjson.loads(intent.fields)
-    return shape.decode(fields)
+def _copied(obj: Any) -> Any:
+    """An instance to change without changing this one: few fields hold anything that can be."""
+    made = obj.__copy__()
+    values = made.__dict__
+    for name, value in values.items():
+        if not isinstance(value, _FIXED):
+            values[name] = copy.deepcopy(value)
+    return made

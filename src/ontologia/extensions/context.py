@@ -1,40 +1,85 @@
-"""`ExtensionContext`: all that an extension has of the system, and all that it needs."""
+"""`ExtensionContext`: the whole API of an extension, and the permissions that restrict it."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
 
-from ontologia.errors import ConfigError, ExtensionError, InvalidTypeError, InvalidValueError
+from ontologia.errors import (
+    ConfigError,
+    ConfigTypeError,
+    ExtensionError,
+    InvalidTypeError,
+    InvalidValueError,
+    PermissionDeniedError,
+)
 from ontologia.extensions import handling
 from ontologia.extensions.bus import EventBus
 from ontologia.extensions.contract import Handler
-from ontologia.extensions.permissions import Permissions, check
 from ontologia.extensions.state import StateQuery
-from ontologia.runtime.commits import WriteRequest
-from ontologia.runtime.intents import Intents
+from ontologia.runtime.session import core_of
+from ontologia.runtime.unit import ClientUnit
 from ontologia.schema.entity import Entity
 from ontologia.store.events import checks
-from ontologia.store.rows import Announcement, Claim
+from ontologia.store.rows import Announcement
 
 log = logging.getLogger(__name__)
 _EVENT = ("topic", "payload", "correlation_id")
+ACTIONS = ("publish", "subscribe", "read", "write")
+
+
+@dataclass(frozen=True, slots=True)
+class Permissions:
+    """The names that each action is allowed for; all others are refused.
+
+    An extension without a `permissions` section has no Permissions, and may do everything.
+    """
+
+    publish: frozenset[str] = field(default_factory=frozenset[str])
+    subscribe: frozenset[str] = field(default_factory=frozenset[str])
+    read: frozenset[str] = field(default_factory=frozenset[str])
+    write: frozenset[str] = field(default_factory=frozenset[str])
+
+    @classmethod
+    def of(cls, given: Permissions | Mapping[str, Any] | None) -> Permissions | None:
+        """From the section of a manifest, with a list of names for each action; None stays None."""
+        if given is None or isinstance(given, Permissions):
+            return given
+        if not isinstance(given, Mapping):
+            raise ConfigTypeError(f"permissions are lists of names by action, got {given!r:.200}")
+        unknown = [name for name in given if name not in ACTIONS]
+        if unknown:
+            known = ", ".join(ACTIONS)
+            raise ConfigError(f"there is no permission {unknown[0]!r}; there are {known}")
+        return cls(**{action: _names(action, names) for action, names in given.items()})
+
+    def allow(self, action: str, name: str) -> bool:
+        """Whether the action is allowed for this name."""
+        allowed: frozenset[str] = getattr(self, action)
+        return name in allowed
+
+
+def _names(action: str, names: Any) -> frozenset[str]:
+    listed = [] if names is None else names
+    if isinstance(listed, str) or not all(isinstance(name, str) for name in listed):
+        raise ConfigTypeError(f"permissions.{action} is a list of names, got {names!r:.200}")
+    return frozenset(listed)
 
 
 class ExtensionContext:
-    """What `initialize(context)` is given. An extension imports nothing else.
+    """The argument of `initialize(context)`. An extension imports nothing else.
 
-    Events go out under the extension's own id. With `permissions`, whatever they do not name is
-    refused with a PermissionDeniedError that says which line the manifest lacks; without, all is
-    allowed. `models` are the classes of the entity types that it works with, where the host has
-    them; other types are known from the store. `agent` is that section of the manifest, and
-    `attempts` its `max_attempts` by topic.
+    The extension's id is the source of its events. With `permissions`, everything that they do not
+    name is refused with a PermissionDeniedError that says which line the manifest lacks; without,
+    everything is allowed. `models` are classes of entity types; types without one are read from the
+    store. `agent` is that section of the manifest, and `attempts` its `max_attempts` by topic.
 
-    Without a bus, as in a test of the extension alone, it announces and hears nothing.
+    Without a bus, as in a test of the extension alone, it publishes and receives nothing.
     """
 
     def __init__(
@@ -57,11 +102,11 @@ class ExtensionContext:
         self._logger = logging.getLogger(f"ontologia.extension.{extension_id}")
         self._subscriptions: list[Callable[[], None]] = []
         self._closed = False
-        self._intents: Intents | None = None
+        self._own_unit: ClientUnit | None = None
         self._committing = threading.Lock()
         for model in models or ():
             if event_bus is not None:
-                event_bus.session._registry.add(model, "entity")
+                core_of(event_bus.session).registry.add(model, "entity")
 
     def __repr__(self) -> str:
         return (
@@ -75,7 +120,7 @@ class ExtensionContext:
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """The extension's settings, checked; to be read only."""
+        """The extension's validated settings, read-only."""
         return self._settings
 
     @property
@@ -85,7 +130,7 @@ class ExtensionContext:
 
     @property
     def logger(self) -> logging.Logger:
-        """A logger of the extension's own: `ontologia.extension.<id>`."""
+        """The extension's logger: `ontologia.extension.<id>`."""
         return self._logger
 
     # -- events -----------------------------------------------------------------------------------
@@ -93,7 +138,7 @@ class ExtensionContext:
     async def emit(
         self, topic: str, payload: dict[str, Any], correlation_id: str | None = None
     ) -> None:
-        """Announce an event; it is stored when this returns, and handled later.
+        """Publish an event; it is stored when this returns, and handled later.
 
         InvalidValueError if the payload is no JSON object; then nothing is stored.
         """
@@ -110,7 +155,7 @@ class ExtensionContext:
         payload: dict[str, Any],
         correlation_id: str | None = None,
     ) -> int | None:
-        """Announce an event after so many seconds, or a timedelta; its number.
+        """Publish an event after so many seconds, or a timedelta; returns its number.
 
         None if there is no bus. The number is for `cancel_deferred`.
         """
@@ -121,17 +166,17 @@ class ExtensionContext:
         return await self._bus.schedule_at(delay, topic, self._id, payload, correlation_id)
 
     async def cancel_deferred(self, id: int) -> bool:
-        """Take back an event that this extension scheduled; False if it fired, or is not its own."""
+        """Cancel an event that this extension scheduled; False if it fired, or is another's."""
         return False if self._bus is None else await self._bus.cancel_deferred(id, source=self._id)
 
     def subscribe_event(
         self, topic: str, handler: Handler, *, max_attempts: int | None = None
     ) -> Callable[[], None]:
-        """Have `async def handler(event)` called with the events of a topic.
+        """Call `async def handler(event)` with the events of a topic.
 
-        What is returned ends it. A handler that raises makes the event `failed`, unless there are
-        more attempts: `max_attempts`, else what the manifest says for the topic, else one.
-        ExtensionError after the end of the extension.
+        Returns a function that ends the subscription. A handler that raises makes the event
+        `failed`, unless attempts are left: `max_attempts`, else those of the manifest for the topic,
+        else one. ExtensionError after the extension was stopped.
         """
         self._check("subscribe", topic)
         if self._closed:
@@ -148,9 +193,9 @@ class ExtensionContext:
         return end
 
     def close(self) -> None:
-        """End all subscriptions that were made here, and take no others. The host calls it.
+        """End all subscriptions of this context, and refuse new ones. The host calls it.
 
-        A task of a version that was replaced would else hear of events beside the new one.
+        Otherwise a task of a replaced version would receive events along with the new version.
         """
         self._closed = True
         while self._subscriptions:
@@ -170,16 +215,16 @@ class ExtensionContext:
     async def ensure(self, type_name: str, fields: dict[str, Any]) -> None:
         """Queue an object, with all its fields: the next `commit` makes it true."""
         self._check("write", type_name)
-        bus, intents = self._needed(), self._queue()
+        bus, unit = self._needed(), self._unit()
         if not isinstance(fields, dict):
             raise InvalidTypeError(f"{type_name}: fields are a dict, got {fields!r:.200}")
-        intents.ensure(await bus.threads.run(bus.types.instance, type_name, fields))
+        unit.ensure(await bus.threads.run(bus.types.instance, type_name, fields))
 
     async def delete(self, type_name: str, key: Any) -> None:
         """Queue the deletion of an object. Deleting what does not exist is nothing."""
         self._check("write", type_name)
-        bus, intents = self._needed(), self._queue()
-        intents.delete(await bus.threads.run(bus.types.to_delete, type_name, key))
+        bus, unit = self._needed(), self._unit()
+        unit.delete(await bus.threads.run(bus.types.to_delete, type_name, key))
 
     async def commit(self, event: Mapping[str, Any] | None = None) -> int | None:
         """Write what is queued, in one transaction; the number of the commit, None without changes.
@@ -189,7 +234,7 @@ class ExtensionContext:
         everything depends on its lease: LeaseExpiredError, and nothing is written, if it was lost.
         What a handler queues and does not commit is dropped.
         """
-        bus, intents = self._needed(), self._queue()
+        bus, unit = self._needed(), self._unit()
         announcements: list[Announcement] = []
         if event is not None:
             said = _checked_event(event)
@@ -198,46 +243,29 @@ class ExtensionContext:
                 said["topic"], self._id, said["payload"], said.get("correlation_id")
             )
             announcements.append(Announcement(row))
-        claim = handling.fence(bus.session)
-        return await bus.threads.run(self._write, bus, intents, announcements, claim)
+        return await bus.threads.run(self._commit, unit, announcements)
 
-    def _write(
-        self,
-        bus: EventBus,
-        intents: Intents,
-        announcements: list[Announcement],
-        claim: Claim | None,
-    ) -> int | None:
+    def _commit(self, unit: ClientUnit, announcements: list[Announcement]) -> int | None:
         # One commit after the other: one that finds nothing must not return before the one that
         # is just writing it.
         with self._committing:
-            queue = intents.snapshot()
-            request = WriteRequest(queue, self._metadata(bus, claim), announcements, claim)
-            written = bus.session._commits.write(request)
-            intents.settle(queue, written.commit_id, written.unchanged, written.state)
-        return written.commit_id
+            return unit.write(announcements).commit_id
 
-    def _metadata(self, bus: EventBus, claim: Claim | None) -> dict[str, Any]:
-        metadata = bus.session._metadata() | {"extension_id": self._id}
-        if claim is not None:
-            metadata["event_id"] = claim.event.id
-            metadata["handler_id"] = claim.handler_id
-            metadata["attempt"] = claim.attempts + 1
-        return metadata
+    def _unit(self) -> ClientUnit:
+        """The unit of work: while an event is handled, one of that attempt alone."""
+        session = self._needed().session
+        now = handling.in_progress(session)
+        if now is not None:
+            return now.unit_of(self._id)
+        if self._own_unit is None:
+            self._own_unit = ClientUnit(core_of(session), {"extension_id": self._id})
+        return self._own_unit
 
-    def _queue(self) -> Intents:
-        """What is queued: while an event is handled, a queue of that attempt alone."""
-        bus, now = self._needed(), handling.current.get()
-        if now is not None and now.bus is bus and not now.ended:
-            return now.intents_of(self._id)
-        if self._intents is None:
-            self._intents = bus.session._new_intents()
-        return self._intents
-
-    # -- the rest ---------------------------------------------------------------------------------
+    # -- checks -----------------------------------------------------------------------------------
 
     def _check(self, action: str, name: str) -> None:
-        check(self._permissions, self._id, action, name)
+        if self._permissions is not None and not self._permissions.allow(action, name):
+            raise PermissionDeniedError(self._id, action, name)
 
     def _needed(self) -> EventBus:
         if self._bus is None:

@@ -1,7 +1,7 @@
-"""What an extension and its host know of each other: the event, and who may stand on either side.
+"""The contract between an extension and its host: events, handlers, channels, agents, extensions.
 
-Everything here but `Event` is a shape. An extension fits it by having the methods, and imports
-nothing.
+Everything here but `Event` is a protocol. An extension implements one by having its methods, and
+imports nothing.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event as a handler is given it. It can be read like a dict, too: `event["topic"]`.
+    """An event, as a handler gets it. It can be read like a dict, too: `event["topic"]`.
 
-    Every handler has a payload of its own: changing it changes nothing for anybody else.
+    Every handler has its own copy of the payload.
     """
 
     id: int
     """Its number in the journal."""
     topic: str
     source: str
-    """The id of the extension that published it, or whoever else did."""
+    """The id of the extension that published it, or the name of another publisher."""
     payload: dict[str, Any]
     created_at: float
     """Unix seconds."""
@@ -38,11 +38,11 @@ class Event:
         return getattr(self, name)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """What is called that; `default` if an event has nothing of that name."""
+        """The attribute of this name; `default` if there is none."""
         return self[name] if name in _NAMES else default
 
     def keys(self) -> tuple[str, ...]:
-        """The names of what can be read, so that `dict(event)` works."""
+        """The names of all attributes, so that `dict(event)` works."""
         return _NAMES
 
 
@@ -54,10 +54,10 @@ Handler: TypeAlias = Callable[[Event], Awaitable[None]]
 
 @runtime_checkable
 class Channel(Protocol):
-    """A way to the user."""
+    """A connection to the user."""
 
     async def send(self, text: str, channel_id: str | None = None) -> None:
-        """Give the user this text, in that place of the channel if it has several."""
+        """Send the user this text, to that address if the channel has several."""
         ...
 
 
@@ -72,12 +72,12 @@ class AgentProvider(Protocol):
 
 @runtime_checkable
 class Extension(Protocol):
-    """What the entry point of a manifest names: a class without arguments that has this.
+    """The entry point of a manifest is a class without arguments whose instances have this.
 
-    Beside it there may be `async def start()`, called when all extensions are initialized,
-    `async def stop()`, and `def health() -> dict`.
+    Optional: `async def start()`, called when all extensions are initialized, `async def stop()`,
+    and `def health() -> dict`.
     """
 
     async def initialize(self, context: ExtensionContext) -> None:
-        """Take the context, and subscribe to what is of interest."""
+        """Keep the context, and subscribe to topics."""
         ...

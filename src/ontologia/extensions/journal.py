@@ -1,4 +1,4 @@
-"""`EventJournal`: the events of a bus, as they are stored."""
+"""`EventJournal`: the stored events of a bus."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from ontologia.extensions import handling
 from ontologia.extensions.threads import Threads
 from ontologia.queues.protocol import checked_name, encoded_payload
 from ontologia.runtime.commits import WriteRequest
-from ontologia.runtime.session import Session
-from ontologia.store.database import Tx
+from ontologia.runtime.session import Session, core_of
 from ontologia.store.events import checks
 from ontologia.store.events.log import fire_time
-from ontologia.store.rows import Announcement, EventRow
+from ontologia.store.rows import Announcement, Claim, EventRow
 
 _STATUSES = ("pending", "processing", "done", "failed")
 _DEFERRED = ("scheduled", "fired", "cancelled")
@@ -24,17 +23,17 @@ Entries: TypeAlias = list[dict[str, Any]]
 
 
 class EventJournal:
-    """Stores events, and shows what became of them.
+    """Stores events, and lists them with their status.
 
-    The table is the log that all events of the store are in, the view `event_journal` shows it as
-    a bus does. Which events are taken, done or failed is written with the bus's claims alone, so
-    there is nothing here that marks them.
+    Events are in the log of the store; the view `event_journal` shows it with the status of the
+    bus. That status follows from the claims of the bus, so nothing here sets it.
     """
 
     def __init__(self, session: Session, threads: Threads) -> None:
         self._session = session
+        self._core = core_of(session)
         self._threads = threads
-        self._events = session._store.events
+        self._events = self._core.store.events
 
     # -- writing ----------------------------------------------------------------------------------
 
@@ -45,20 +44,15 @@ class EventJournal:
         payload: dict[str, Any],
         correlation_id: str | None = None,
     ) -> int:
-        """Store an event; its number. One durable transaction."""
+        """Store an event; returns its number. One durable transaction."""
         row = self.row(topic, source, payload, correlation_id)
         return await self._threads.in_order(self._insert, row, handling.fence(self._session))
 
-    def _insert(self, row: EventRow, claim: Any) -> int:
-        number = 0
-
-        def read_number(tx: Tx) -> None:
-            nonlocal number
-            number = self._events.log.number(tx, row.id)
-
-        unit = WriteRequest(announcements=[Announcement(row)], claim=claim, also=read_number)
-        self._session._commits.write(unit)
-        return number
+    def _insert(self, row: EventRow, claim: Claim | None) -> int:
+        request = WriteRequest(announcements=[Announcement(row)], claim=claim, numbered=True)
+        [stored] = self._core.commits.write(request).stored
+        assert stored.number is not None  # noqa: S101 - it was asked for
+        return stored.number
 
     async def schedule_deferred(
         self,
@@ -70,8 +64,8 @@ class EventJournal:
         *,
         at: datetime | None = None,
     ) -> int:
-        """Store an event for later; its number among the deferred ones. One durable transaction."""
-        now = self._session._clock.now()
+        """Store a deferred event; returns its number among them. One durable transaction."""
+        now = self._core.clock.now()
         fire_at = fire_time(now, delay=_not_negative(delay), at=at)
         if fire_at is None:
             raise InvalidValueError("an event for later needs a delay or at=")
@@ -79,7 +73,7 @@ class EventJournal:
         unit = WriteRequest(
             announcements=[Announcement(row, fire_at)], claim=handling.fence(self._session)
         )
-        [stored] = (await self._threads.in_order(self._session._commits.write, unit)).stored
+        [stored] = (await self._threads.in_order(self._core.commits.write, unit)).stored
         assert stored.deferred is not None  # noqa: S101 - without a dedup_key there is a number
         return stored.deferred
 
@@ -92,10 +86,10 @@ class EventJournal:
         *,
         later: tuple[datetime, float] | None = None,
     ) -> EventRow:
-        """An event as it will be stored; InvalidValueError or EventLoopLimitError if it cannot be.
+        """The row to store; InvalidValueError or EventLoopLimitError if it cannot be.
 
-        What is emitted while an event is handled follows from that one. `later` is when it is
-        deferred, and the Unix time to which.
+        An event that is being handled here is its cause. `later` is the current time and the Unix
+        time to which the event is deferred.
         """
         checked_name(topic)
         checks.name("source", source)
@@ -104,9 +98,9 @@ class EventJournal:
         lineage = handling.lineage()
         if later is not None:
             lineage = deferred(lineage, later[1], later[0])
-        check_depth(topic, lineage, self._session.config.max_event_chain_depth)
+        check_depth(topic, lineage, self._core.config.max_event_chain_depth)
         row = self._events.log.untyped_row(
-            topic, encoded_payload(topic, payload), self._session.namespace, source=source
+            topic, encoded_payload(topic, payload), self._core.namespace, source=source
         )
         cause = handling.current.get()
         return row._replace(
@@ -127,14 +121,14 @@ class EventJournal:
         correlation_id: str | None = None,
         limit: int = _MOST,
     ) -> Entries:
-        """The last `limit` events, or of those that are asked for, in the order of their numbers.
+        """The last `limit` events that match, in the order of their numbers.
 
         Each is a dict: `id`, `topic`, `source`, `payload`, `correlation_id`, `status`,
-        `created_at`, `processed_at`, `error`, `event_id`. Reads back from the newest on.
+        `created_at`, `processed_at`, `error`, `event_id`. Reads back from the newest.
         """
         return await self._threads.run(
             self._events.journal.entries,
-            self._session.namespace,
+            self._core.namespace,
             topic=topic,
             status=_one_of(_STATUSES, status),
             correlation_id=correlation_id,
@@ -144,7 +138,7 @@ class EventJournal:
     async def get(self, id: int) -> dict[str, Any] | None:
         """One event by its number; None if there is none. Read by key."""
         number = checks.whole("an event's number", id, -(2**63), 2**63 - 1)
-        return await self._threads.run(self._events.journal.entry, self._session.namespace, number)
+        return await self._threads.run(self._events.journal.entry, self._core.namespace, number)
 
     async def deferred(
         self,
@@ -153,14 +147,14 @@ class EventJournal:
         until: float | None = None,
         limit: int = _MOST,
     ) -> Entries:
-        """Events for later, the earliest first; those that fire `until` then, in Unix seconds.
+        """Deferred events, the earliest first; with `until`, those that fire by that Unix time.
 
         Each is a dict: `id`, `topic`, `source`, `payload`, `correlation_id`, `fire_at`, `status`
         (scheduled, fired, cancelled), `created_at`, `fired_at`.
         """
         return await self._threads.run(
             self._events.journal.deferred,
-            self._session.namespace,
+            self._core.namespace,
             status=_one_of(_DEFERRED, status),
             until=until,
             limit=checks.limit(limit),
@@ -168,7 +162,7 @@ class EventJournal:
 
 
 def _not_negative(delay: Any) -> Any:
-    """A delay that is over already is none."""
+    """A negative delay is 0."""
     if isinstance(delay, timedelta):
         return max(delay, timedelta())
     if isinstance(delay, int | float) and not isinstance(delay, bool) and delay < 0:
@@ -176,9 +170,9 @@ def _not_negative(delay: Any) -> Any:
     return delay
 
 
-def _one_of(words: tuple[str, ...], status: str | None) -> str | None:
-    if status is not None and status not in words:
+def _one_of(statuses: tuple[str, ...], status: str | None) -> str | None:
+    if status is not None and status not in statuses:
         raise checks.error_for(status, str)(
-            f"a status is one of {', '.join(words)}, got {status!r:.200}"
+            f"a status is one of {', '.join(statuses)}, got {status!r:.200}"
         )
     return status

@@ -1,7 +1,7 @@
-"""An agent that asks a chat endpoint of the kind that OpenAI has, and many others speak.
+"""An agent that asks a chat endpoint with the API of OpenAI.
 
-The answer is read as it is written (`stream`), so that `timeout` is about silence, not about the
-length of the answer. The standard library does the asking, in a thread for each question.
+The answer is streamed, so that `timeout` limits silence, not the length of the answer. The requests
+are made with the standard library, in a thread each.
 """
 
 from __future__ import annotations
@@ -13,18 +13,31 @@ import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from email.message import Message
+from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from ontologia import codec
-from ontologia.errors import AgentError, ConfigError
-from ontologia.extensions.answers import NO_ANSWER, piece_of, refusal
+from ontologia.clock import SYSTEM_CLOCK
+from ontologia.errors import AgentError, ConfigError, InvalidValueError
 from ontologia.extensions.channels import USER_MESSAGE
 from ontologia.extensions.contract import Event
+from ontologia.extensions.manifest import one_line
 
 ENDPOINT = "https://api.openai.com/v1"
 _SILENCE = 60.0  # seconds
 _LARGEST = 8_000_000  # bytes of an answer
+_LARGEST_REFUSAL = 10_000  # bytes of an error response
+_LONGEST = 300  # characters of an error message
+_NO_ANSWER = "; there is no answer"
+_MALFORMED = (InvalidValueError, LookupError, TypeError, AttributeError)
+_HINTS = {
+    400: "Is it a model that the endpoint has?",
+    401: "Set OPENAI_API_KEY, or the extension's setting api_key, to a key that is valid.",
+    403: "Has the key the right to ask this model?",
+    404: "Check the model's name, and OPENAI_BASE_URL: it is what comes before /chat/completions.",
+    429: "It is asked too often, or the quota is used up. max_attempts in the manifest tries again.",
+}
 
 
 class OpenAIChatAgent:
@@ -40,7 +53,7 @@ class OpenAIChatAgent:
         timeout: float = _SILENCE,
     ) -> None:
         """`endpoint` is what comes before `/chat/completions`. `timeout` is in seconds."""
-        url = _parts(endpoint)
+        url = _split(endpoint)
         if url is not None and "@" in url.netloc:
             raise ConfigError("an agent's endpoint has no user and password in it; give a key")
         if url is None or url.scheme not in ("http", "https") or not url.hostname:
@@ -64,7 +77,8 @@ class OpenAIChatAgent:
 
         `model`, `base_url` and `timeout` are the extension's settings of these names, else those
         of the section; `instructions` are the section's. The key is the setting `api_key`, else
-        OPENAI_API_KEY; a URL that neither names is OPENAI_BASE_URL. ConfigError if they do not do.
+        OPENAI_API_KEY; a URL that neither names is OPENAI_BASE_URL. ConfigError if one is missing
+        or invalid.
         """
         names = ("model", "base_url", "timeout")
         chosen = {**section, **{name: settings[name] for name in names if settings.get(name)}}
@@ -93,21 +107,21 @@ class OpenAIChatAgent:
         return f"<OpenAIChatAgent {self.model} at {self.endpoint}>"
 
     async def run(self, event: Event) -> str:
-        """The whole answer; AgentError if there is none, or not all of it."""
+        """The whole answer; AgentError if it fails or is incomplete."""
         return "".join([piece async for piece in self.stream(event)])
 
     async def stream(self, event: Event) -> AsyncIterator[str]:
-        """The answer, piece by piece, as it comes; AgentError as soon as it does not."""
-        loop, pieces, unwanted = asyncio.get_running_loop(), asyncio.Queue[Any](), threading.Event()
+        """The answer, piece by piece; AgentError as soon as it fails."""
+        loop, pieces, closed = asyncio.get_running_loop(), asyncio.Queue[Any](), threading.Event()
 
-        def tell(item: object) -> None:
-            if unwanted.is_set():
-                raise _Unwanted
+        def put(item: object) -> None:
+            if closed.is_set():
+                raise _Closed
             loop.call_soon_threadsafe(pieces.put_nowait, item)
 
         request = self._request(event)
         threading.Thread(
-            target=self._pull, args=(request, tell), name="chat agent", daemon=True
+            target=self._pull, args=(request, put), name="chat agent", daemon=True
         ).start()
         try:
             while (item := await pieces.get()) is not None:
@@ -115,7 +129,7 @@ class OpenAIChatAgent:
                     raise item
                 yield item
         finally:
-            unwanted.set()
+            closed.set()
 
     def _request(self, event: Event) -> urllib.request.Request:
         if self._key is None and self.endpoint == ENDPOINT:
@@ -124,7 +138,7 @@ class OpenAIChatAgent:
                 hint="Set OPENAI_API_KEY, or OPENAI_BASE_URL to an endpoint that needs none.",
             )
         system = [{"role": "system", "content": self.instructions}] if self.instructions else []
-        messages = [*system, {"role": "user", "content": _question(event)}]
+        messages = [*system, {"role": "user", "content": _prompt(event)}]
         body = {"model": self.model, "messages": messages, "stream": True}
         headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
         if self._key is not None:
@@ -133,26 +147,28 @@ class OpenAIChatAgent:
             f"{self.endpoint}/chat/completions", codec.encode(body).encode(), headers, method="POST"
         )
 
-    def _pull(self, request: urllib.request.Request, tell: Callable[[object], None]) -> None:
-        """In a thread: ask, and tell of every piece, of an error, and of the end."""
+    # -- in a thread ------------------------------------------------------------------------------
+
+    def _pull(self, request: urllib.request.Request, put: Callable[[object], None]) -> None:
+        """Put every piece, and then an error or None."""
         try:
             try:
                 for piece in self._pieces(request):
-                    tell(piece)
-                tell(None)
+                    put(piece)
+                put(None)
             except AgentError as error:
-                tell(error)
+                put(error)
             except TimeoutError:
-                tell(AgentError(f"{self._said} was silent for {self.timeout:g} s{_NO_ANSWER}"))
+                put(AgentError(f"{self._name} was silent for {self.timeout:g} s{_NO_ANSWER}"))
             except (OSError, http.client.HTTPException) as error:
                 reason = getattr(error, "reason", None) or error
                 if isinstance(reason, TimeoutError):
                     reason = f"it was silent for {self.timeout:g} s"
-                tell(AgentError(f"{self._said} cannot be reached: {reason}{_NO_ANSWER}"))
-            except Exception as error:  # noqa: BLE001 - nobody else would hear of it
-                said = self._hidden(f"{type(error).__name__}: {error}")
-                tell(AgentError(f"{self._said}: {said}{_NO_ANSWER}"))
-        except (_Unwanted, RuntimeError):  # nobody waits any more, or the loop has ended
+                put(AgentError(f"{self._name} cannot be reached: {reason}{_NO_ANSWER}"))
+            except Exception as error:  # noqa: BLE001 - `stream` has to raise it
+                text = self._without_key(f"{type(error).__name__}: {error}")
+                put(AgentError(f"{self._name}: {text}{_NO_ANSWER}"))
+        except (_Closed, RuntimeError):  # the stream was closed, or the loop has ended
             return
 
     def _pieces(self, request: urllib.request.Request) -> Iterator[str]:
@@ -160,15 +176,15 @@ class OpenAIChatAgent:
             response = _OPENER.open(request, timeout=self.timeout)
         except urllib.error.HTTPError as error:
             with error:
-                raise refusal(error, self._said, self._hidden) from None
+                raise self._refusal(error) from None
         with response:
             if "text/event-stream" in response.headers.get("Content-Type", ""):
-                yield from self._events(response)
+                yield from self._server_sent_events(response)
             else:  # an endpoint that does not stream
                 yield self._piece(response.read(_LARGEST), "message")[0]
 
-    def _events(self, response: Any) -> Iterator[str]:
-        """Server-sent events; an answer is whole when the endpoint says so."""
+    def _server_sent_events(self, response: Any) -> Iterator[str]:
+        """The pieces of a stream; AgentError if it ends before the endpoint says that it is whole."""
         read, ended = 0, False
         try:
             while (line := response.readline(_LARGEST)) and read < _LARGEST:
@@ -182,49 +198,72 @@ class OpenAIChatAgent:
                 ended = ended or last
                 yield text
         except (http.client.HTTPException, ConnectionError) as error:
-            raise self._cut() from error
+            raise self._incomplete() from error
         if not ended:
-            raise self._cut()
+            raise self._incomplete()
 
     def _piece(self, data: bytes, part: str) -> tuple[str, bool]:
+        """The text in a response, and whether it is the last; `part` is `message`, or `delta`."""
         try:
-            return piece_of(codec.decode(data), part)
-        except NO_ANSWER as error:
-            said = self._hidden(data[:200].decode("utf-8", "replace"))
+            answer = codec.decode(data)
+            if isinstance(answer, dict) and answer.get("error"):
+                text = self._without_key(_error_message(answer["error"]))
+                raise AgentError(f"{self._name}: {text}{_NO_ANSWER}")
+            if not answer["choices"]:  # the last event of a stream may hold only token counts
+                return "", False
+            first = answer["choices"][0]
+            text = first[part].get("content")
+            if text is not None and not isinstance(text, str):
+                raise TypeError(text)
+            return text or "", bool(first.get("finish_reason"))
+        except _MALFORMED as error:
+            start = self._without_key(data[:200].decode("utf-8", "replace"))
             raise AgentError(
-                f"{self._said} sent what is no answer: {said!r}",
+                f"{self._name} sent what is no answer: {start!r}",
                 hint=f"Is {self.endpoint} what comes before /chat/completions?",
             ) from error
-        except AgentError as error:
-            raise AgentError(f"{self._said}: {self._hidden(error.args[0])}{_NO_ANSWER}") from None
 
-    def _cut(self) -> AgentError:
-        return AgentError(f"{self._said} broke off before its answer was whole; it was not used")
+    def _refusal(self, error: urllib.error.HTTPError) -> AgentError:
+        """The error of a response without a success code."""
+        body = error.read(_LARGEST_REFUSAL)
+        try:
+            text = _error_message(codec.decode(body)["error"])
+        except _MALFORMED:
+            text = body.decode("utf-8", "replace")
+        text = self._without_key(one_line(text))[:_LONGEST]
+        hint = _HINTS.get(error.code)
+        if error.code >= 500:
+            hint = "That is on its side; max_attempts in the manifest tries again."
+        if 300 <= error.code < 400:
+            text = f"it wants to be asked at {error.headers.get('Location', 'another place')}"
+            hint = "Set OPENAI_BASE_URL to that; it is not followed, since the key would go along."
+        after = _retry_after(error.headers.get("Retry-After"))
+        wait = "" if after is None else f" (again in {after:g} s)"
+        return AgentError(
+            f"{self._name} answered {error.code}{wait}: {text or error.reason}",
+            hint=hint,
+            status=error.code,
+            retry_after=after,
+        )
+
+    def _incomplete(self) -> AgentError:
+        return AgentError(f"{self._name} broke off before its answer was whole; it was not used")
 
     @property
-    def _said(self) -> str:
+    def _name(self) -> str:
         return f"the agent's endpoint {self.endpoint}"
 
-    def _hidden(self, text: str) -> str:
-        """What an endpoint said, without the key, which some repeat."""
+    def _without_key(self, text: str) -> str:
+        """Text of an endpoint without the key, which some repeat."""
         return text.replace(self._key, "…") if self._key else text
 
 
-def _parts(endpoint: str) -> SplitResult | None:
-    try:
-        parts = urlsplit(endpoint)
-        _ = parts.port  # which is looked at only when it is asked for
-    except ValueError:
-        return None
-    return parts
-
-
-class _Unwanted(Exception):
-    """Nobody waits for the answer any more."""
+class _Closed(Exception):
+    """The stream was closed before its end."""
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Following one would give the key to wherever it leads."""
+    """Following a redirect would send the key to another host."""
 
     def redirect_request(
         self, req: Any, fp: Any, code: int, msg: str, headers: Message, newurl: str
@@ -233,12 +272,38 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 _OPENER = urllib.request.build_opener(_NoRedirects)
-_NO_ANSWER = "; there is no answer"
 
 
-def _question(event: Event) -> str:
-    """What somebody typed, as it is; any other event with its topic and all of its payload."""
+def _split(endpoint: str) -> SplitResult | None:
+    try:
+        parts = urlsplit(endpoint)
+        _ = parts.port  # parsed lazily
+    except ValueError:
+        return None
+    return parts
+
+
+def _prompt(event: Event) -> str:
+    """The text that a user typed; of any other event its topic and its whole payload."""
     text = event.payload.get("text")
     if event.topic == USER_MESSAGE and isinstance(text, str):
         return text
     return f"Event {event.topic} from {event.source}:\n{codec.encode(event.payload)}"
+
+
+def _error_message(error: Any) -> str:
+    found = error.get("message") if isinstance(error, dict) else error
+    return str(found)
+
+
+def _retry_after(header: str | None) -> float | None:
+    """Seconds to wait, from a number or a date; None if there is none, or it is malformed."""
+    if header is None:
+        return None
+    try:
+        if header.strip().isdigit():
+            return float(header)
+        wait = parsedate_to_datetime(header) - SYSTEM_CLOCK.now()
+        return max(0.0, wait.total_seconds())
+    except (ValueError, TypeError, OverflowError):
+        return None

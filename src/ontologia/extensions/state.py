@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from ontologia.commands.domain import condition, orders
 from ontologia.extensions.threads import Threads
 from ontologia.query.builder import EntityQuery
-from ontologia.runtime.session import Session
+from ontologia.runtime.session import Session, core_of
 from ontologia.runtime.stored import StoredTypes
 from ontologia.schema.entity import Entity
 from ontologia.schema.shape import Shape
@@ -32,7 +32,7 @@ class Types:
 
     def entity(self, name: str) -> type[Entity]:
         """The class of an entity type; NotFoundError, with the name that was meant, if unknown."""
-        registered = self._session._registry.find("entity", name)
+        registered = core_of(self._session).registry.find("entity", name)
         if registered is not None:
             found: type[Entity] = registered.cls
             return found

@@ -1,4 +1,4 @@
-"""Who is given the events of a topic, and what came of it."""
+"""The subscribers of a bus: which handlers get the events of a topic, and how calling them ended."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ class Failure(NamedTuple):
         return f"{self.subscription.subscriber_id}: {describe_error(self.error)}"
 
     def may_go_again(self, attempt: int) -> bool:
-        """Whether the subscriber wants another attempt after this one."""
+        """Whether the subscriber has another attempt after this one."""
         final = isinstance(self.error, Discard | EventLoopLimitError)
         return not final and attempt < self.subscription.max_attempts
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of calling the subscribers of an event, over several attempts if there were."""
+    """How calling the subscribers of an event ended, over all attempts so far."""
 
     finished: set[Subscription] = field(default_factory=set[Subscription])
-    """Those that succeeded or failed for good: they are not called again."""
+    """Those that succeeded or failed finally: they are not called again."""
     lost: list[str] = field(default_factory=list[str])
-    """The words of those that failed for good."""
+    """The errors of those that failed finally."""
     again: list[Failure] = field(default_factory=list[Failure])
-    """Those that failed and are called once more."""
+    """Those that failed and are called again."""
 
     @property
     def error(self) -> str:
@@ -65,7 +65,7 @@ class Outcome:
 
 
 class Subscribers:
-    """The subscriptions of a bus, in the order in which they were made. Any thread may add one."""
+    """The subscriptions of a bus, in the order in which they were made. Thread-safe."""
 
     def __init__(self) -> None:
         self._by_topic: dict[str, tuple[Subscription, ...]] = {}
@@ -74,7 +74,7 @@ class Subscribers:
     def add(
         self, topic: str, handler: Any, subscriber_id: str | None, max_attempts: int
     ) -> Callable[[], None]:
-        """Give the events of a topic to a handler from now on; what is returned ends it."""
+        """Call a handler with the events of a topic; returns a function that ends it."""
         checked_name(topic)
         if not _is_async(handler):
             raise HandlerError(
@@ -100,7 +100,7 @@ class Subscribers:
                 del self._by_topic[subscription.topic]
 
     def of(self, topic: str) -> tuple[Subscription, ...]:
-        """Those of a topic, as they are at this moment."""
+        """The current subscriptions of a topic."""
         return self._by_topic.get(topic, ())
 
 
@@ -111,9 +111,9 @@ async def call_all(
     attempt: int,
     outcome: Outcome,
 ) -> None:
-    """Call the subscribers one after the other; that one raises does not keep the others from it.
+    """Call the subscribers one after the other, also after one raises.
 
-    Each is given a payload of its own. Those that an earlier attempt is done with are left out.
+    Each gets its own copy of the payload. Those that an earlier attempt finished are skipped.
     """
     outcome.again = []
     for each in subscriptions:
@@ -123,7 +123,7 @@ async def call_all(
             await each.handler(_event(row, number))
         except (Exception, SystemExit, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and _is_cancelled():
-                raise  # the bus stops; it is not the handler's own word
+                raise  # the bus stops; the handler did not cancel itself
             failure = Failure(each, error)
             _report(failure, number, row.type)
             if failure.may_go_again(attempt):
@@ -135,17 +135,17 @@ async def call_all(
 
 def _event(row: EventRow, number: int) -> Event:
     created_at = from_text(row.created_at).timestamp()
-    payload = codec.decode(row.payload)
+    payload = codec.decode_stored(row.payload)
     return Event(number, row.type, row.source or "", payload, created_at, row.correlation_id)
 
 
 def _report(failure: Failure, number: int, topic: str) -> None:
-    meant = isinstance(failure.error, Retry | Discard)
+    on_purpose = isinstance(failure.error, Retry | Discard)
     log.log(
-        logging.WARNING if meant else logging.ERROR,
+        logging.WARNING if on_purpose else logging.ERROR,
         "EventBus: subscriber %s failed with event %s (%s): %s",
         *(failure.subscription.subscriber_id, number, topic, describe_error(failure.error)),
-        exc_info=None if meant else failure.error,
+        exc_info=None if on_purpose else failure.error,
         extra={"subscriber_id": failure.subscription.subscriber_id, "event_id": number},
     )
 
@@ -158,7 +158,7 @@ def _is_cancelled() -> bool:
 def _is_async(handler: Any) -> bool:
     if not callable(handler):
         return False
-    called = type(handler).__call__  # an object may be a handler, too
+    called = type(handler).__call__  # an object with an async __call__ is a handler, too
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(called)
 
 

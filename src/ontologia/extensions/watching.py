@@ -1,7 +1,7 @@
 """`--watch`: extensions are reloaded when their files change.
 
-Files are looked at, not waited for: that works on every system and every kind of disk. Only code
-and manifests count, since an extension may well write other files into its folder.
+Files are polled: that works on every system and every kind of disk. Only code and manifests count,
+since an extension may write other files into its folder.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from ontologia.extensions.loader import is_extension
 from ontologia.extensions.manifest import MANIFEST
 
 log = logging.getLogger(__name__)
-_LOOK = 0.5  # seconds between two looks
+_INTERVAL = 0.5  # seconds between two polls
 _SUFFIXES = (".py", ".yaml", ".yml")
 Stamps: TypeAlias = dict[Path, dict[str, tuple[int, int]]]
-_NOT_YET = {"": (0, 0)}  # what no folder is like
+_OUTDATED = {"": (0, 0)}  # equals the stamps of no folder
 
 
-async def watch(host: Host, seen: Stamps, *, interval: float = _LOOK) -> None:
-    """Reload what is not as it was `seen`, and what changes after that, until cancelled."""
+async def watch(host: Host, seen: Stamps, *, interval: float = _INTERVAL) -> None:
+    """Reload extensions that differ from `seen`, and those that change later, until cancelled."""
     while True:
         await asyncio.sleep(interval)
         now = await asyncio.to_thread(stamps, host.folder)
@@ -33,9 +33,9 @@ async def watch(host: Host, seen: Stamps, *, interval: float = _LOOK) -> None:
                 log.info("%s changed", folder)
                 try:
                     await host.reload(folder)
-                except Exception as error:  # noqa: BLE001 - a server that is away, most likely
+                except Exception as error:  # noqa: BLE001 - most likely an outage
                     log.error("%s was not reloaded, and will be tried again: %s", folder, error)
-                    now[folder] = _NOT_YET
+                    now[folder] = _OUTDATED
         seen = now
 
 
@@ -52,11 +52,11 @@ def stamps(folder: Path) -> Stamps:
 
 def _files(folder: Path) -> dict[str, tuple[int, int]]:
     found: dict[str, tuple[int, int]] = {}
-    for place, inner, names in os.walk(folder):
+    for parent, inner, names in os.walk(folder):
         inner[:] = [name for name in inner if not name.startswith((".", "__pycache__"))]
         for name in names:
             if name.endswith(_SUFFIXES):
-                path = os.path.join(place, name)
+                path = os.path.join(parent, name)
                 try:
                     stat = os.stat(path)
                 except OSError:  # it is just being replaced

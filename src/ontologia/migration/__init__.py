@@ -1,12 +1,11 @@
 """When the user's types change: what changed, who upgrades the objects, and doing it."""
 
-from ontologia.migration.plan import (
-    MigrationPreview,
-    MigrationResult,
-    _compute_migration_token,
-    _compute_plan_hash,
-)
-from ontologia.migration.upgraders import _chain_upgraders, load_upgraders, upgrader
+# The documents spell some of these names with an underscore.
+from ontologia.migration.plan import MigrationPreview, MigrationResult
+from ontologia.migration.plan import compute_migration_token as _compute_migration_token
+from ontologia.migration.plan import compute_plan_hash as _compute_plan_hash
+from ontologia.migration.upgraders import chain_upgraders as _chain_upgraders
+from ontologia.migration.upgraders import load_upgraders, upgrader
 
 __all__ = [
     "MigrationPreview",

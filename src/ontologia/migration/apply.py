@@ -20,8 +20,8 @@ from ontologia.errors import (
 from ontologia.migration.plan import (
     MigrationPreview,
     MigrationResult,
-    _compute_migration_token,
-    _compute_plan_hash,
+    compute_migration_token,
+    compute_plan_hash,
 )
 from ontologia.migration.versions import TypeVersions, decode_fields, upgrade
 from ontologia.query.aggregates import count
@@ -191,7 +191,7 @@ def _label(diff: TypeDiff, diffs: list[TypeDiff]) -> str:
 
 
 def _token(diffs: list[TypeDiff], head: int) -> str:
-    return _compute_migration_token(_compute_plan_hash(diffs), head or None)
+    return compute_migration_token(compute_plan_hash(diffs), head or None)
 
 
 def _check(token: object, diffs: list[TypeDiff], head: int) -> None:
@@ -203,7 +203,7 @@ def _check(token: object, diffs: list[TypeDiff], head: int) -> None:
     if parts is None:
         raise MigrationTokenError(f"{token!r} is not a migration token")
     plan_hash, seen = parts
-    if plan_hash != _compute_plan_hash(diffs):
+    if plan_hash != compute_plan_hash(diffs):
         raise MigrationTokenError("the plan is another one than when the token was given")
     raise MigrationTokenError(
         f"the token was given at commit {seen}, and the store is at {head or 'none'}"

@@ -11,7 +11,7 @@ from typing import Any
 
 from ontologia import codec
 from ontologia.errors import MigrationError, MigrationTokenError, NotFoundError
-from ontologia.migration.plan import _compute_migration_token
+from ontologia.migration.plan import compute_migration_token
 from ontologia.schema.typespec import TypeSpec, schema_hash
 from ontologia.store.inventory import Contents
 from ontologia.store.protocol import Store
@@ -118,7 +118,7 @@ def _plan(contents: Contents, kind: str, name: str, with_objects: bool) -> DropP
             hint="Delete them first, or have them deleted with the type: --with-objects.",
         )
     agreed = [kind, name, found[0].version, found[0].schema_hash, objects]
-    token = _compute_migration_token(schema_hash(codec.encode(agreed)), head)
+    token = compute_migration_token(schema_hash(codec.encode(agreed)), head)
     return DropPlan(kind, name, found[0].version, objects, head, token)
 
 

@@ -57,7 +57,7 @@ class MigrationResult:
         return bool(self.types)
 
 
-def _compute_plan_hash(diffs: Sequence[TypeDiff]) -> str:
+def compute_plan_hash(diffs: Sequence[TypeDiff]) -> str:
     """SHA-256 of the plan in canonical form; the same in every process."""
     canonical = json.dumps(
         [serialize_diff(diff) for diff in diffs], sort_keys=True, separators=(",", ":")
@@ -65,7 +65,7 @@ def _compute_plan_hash(diffs: Sequence[TypeDiff]) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def _compute_migration_token(plan_hash: str, head_commit_id: int | None) -> str:
+def compute_migration_token(plan_hash: str, head_commit_id: int | None) -> str:
     """The token for a plan made at a head."""
     raw = f"{plan_hash}:{head_commit_id if head_commit_id else 'none'}"
     return base64.urlsafe_b64encode(raw.encode()).decode()

@@ -62,7 +62,7 @@ def find(
     return registry.get((kind, type_name, version)) or registry.get((type_name, version))
 
 
-def _chain_upgraders(
+def chain_upgraders(
     registry: Mapping[UpgraderKey, Upgrader],
     type_name: str,
     from_version: int,

@@ -18,7 +18,7 @@ from ontologia.errors import (
 from ontologia.migration.upgraders import (
     Upgrader,
     UpgraderKey,
-    _chain_upgraders,
+    chain_upgraders,
     find,
     registered,
 )
@@ -81,7 +81,7 @@ class TypeVersions:
             )
         for version in self.left_alone(shape):
             known[shape.kind, shape.name, version] = lambda fields: fields
-        return _chain_upgraders(known, shape.name, from_version, to_version, shape.kind)
+        return chain_upgraders(known, shape.name, from_version, to_version, shape.kind)
 
     def left_alone(self, shape: Shape) -> set[int]:
         """The versions whose objects are as the next wants them: all that changes is that there
@@ -148,7 +148,7 @@ class TypeVersions:
         """
         wanted = tuple(keys)
         generation, verified = self._verified
-        if generation == tx.generation and all(key in verified for key in wanted):
+        if generation == tx.generation and verified.keys() >= set(wanted):
             return verified  # no schema has changed since these were looked at
         shapes = {key: self.shape(key) for key in wanted}
         stored = _registered(tx, shapes)
@@ -157,8 +157,9 @@ class TypeVersions:
             raise SchemaOutdatedError(diffs)
         versions = {key: each.version for key, each in stored.items()}
         # Only what was there before: what is registered here may be taken back.
-        kept = verified if generation == tx.generation else {}
-        self._verified = (tx.generation, kept | versions)
+        if not tx.has_registered:
+            kept = verified if generation == tx.generation else {}
+            self._verified = (tx.generation, kept | versions)
         missing = {key: shape for key, shape in shapes.items() if key not in stored}
         registered = self._register_missing(tx, missing) if missing else {}
         return versions | {key: each.version for key, each in registered.items()}
@@ -322,5 +323,5 @@ def upgrade(
 
 def decode_fields(text: str) -> dict[str, Any]:
     """The fields in stored text."""
-    fields: dict[str, Any] = codec.decode(text)
+    fields: dict[str, Any] = codec.decode_stored(text)
     return fields

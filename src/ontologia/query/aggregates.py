@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Literal, TypeAlias
 
-from ontologia.errors import QueryTypeError
-from ontologia.schema.expression import CompareOp, Condition, Expr, Path
+from ontologia import codec
+from ontologia.errors import QueryTypeError, shown
+from ontologia.schema.expression import CompareOp, Condition, Expr, Path, field_type_of, path_of
 from ontologia.schema.fieldtype import FieldType
 
 Function: TypeAlias = Literal["count", "count_where", "sum", "avg", "min", "max", "avg_len"]
@@ -71,10 +72,21 @@ class Aggregate:
         if self.function in ("min", "max") and self.type is not None:
             value = self.type.literal(value, repr(self))
         elif isinstance(value, bool) or not isinstance(value, int | float | Decimal):
-            raise QueryTypeError(f"{self!r} is a number and cannot be compared with {value!r}")
+            raise QueryTypeError(f"{self!r} is a number and cannot be compared with {shown(value)}")
         else:
-            value = float(value) if isinstance(value, Decimal) else value
+            value = self._number(value)
         return GroupCondition(self, op, value)
+
+    def _number(self, value: float | Decimal) -> int | float:
+        try:
+            number = int(value) if isinstance(value, int) else float(value)
+            codec.check(number, repr(self))
+        except ValueError as error:
+            raise QueryTypeError(
+                f"{self!r} cannot be compared with {shown(value)}: {error}",
+                hint="A whole number has 64 bits; give a larger one as a float.",
+            ) from error
+        return number
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,7 +140,7 @@ def max(field: Expr[Any]) -> Aggregate:
 
 def avg_len(field: Expr[Any]) -> Aggregate:
     """The mean length of a list; objects without a list there do not count."""
-    if _expr("avg_len", field)._path.kind != "json":
+    if path_of(_expr("avg_len", field)).kind != "json":
         raise QueryTypeError(f"avg_len needs a list, and {field!r} is none")
     return _plain("avg_len", field)
 
@@ -136,17 +148,17 @@ def avg_len(field: Expr[Any]) -> Aggregate:
 def _expr(function: str, field: object) -> Expr[Any]:
     if not isinstance(field, Expr):
         raise QueryTypeError(f"{function} takes a field like Customer.age, got {field!r}")
-    if field._path.each is not None:
+    if path_of(field).each is not None:
         raise QueryTypeError(f"{function} cannot look into every element of a list: {field!r}")
     return field
 
 
 def _plain(function: Function, field: Expr[Any]) -> Aggregate:
     expr = _expr(function, field)
-    return Aggregate(function, expr._path, expr._type)
+    return Aggregate(function, path_of(expr), field_type_of(expr))
 
 
 def _numeric(function: Function, field: Expr[Any]) -> Aggregate:
-    if _expr(function, field)._path.kind not in ("number", "decimal", "json"):
+    if path_of(_expr(function, field)).kind not in ("number", "decimal", "json"):
         raise QueryTypeError(f"{function} needs numbers, and {field!r} has none")
     return _plain(function, field)

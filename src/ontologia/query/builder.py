@@ -8,7 +8,9 @@ session.query().entities(Customer).via(Owns).via(MadeBy).collect()
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import date
+from operator import attrgetter
 from typing import Any, Generic, NoReturn, Protocol, Self, TypeVar, cast
 
 from ontologia.errors import QueryError, QueryTypeError, shown
@@ -23,13 +25,13 @@ from ontologia.query.validate import (
     check_path,
 )
 from ontologia.schema.entity import Entity
-from ontologia.schema.expression import Condition, Expr, Order
+from ontologia.schema.expression import Condition, Expr, Order, path_of
 from ontologia.schema.registry import shape_of
 from ontologia.schema.relation import Relation
 
 E = TypeVar("E", bound=Entity)
 R = TypeVar("R", bound="Relation[Any, Any]")
-S = TypeVar("S", bound="_Filtered")
+S = TypeVar("S", bound="Filtered")
 T = TypeVar("T")
 V = TypeVar("V")
 
@@ -65,7 +67,7 @@ class QueryBuilder:
         return RelationQuery(self._answers, Question(shape_of(cls, "relation")))
 
 
-class _Filtered:
+class Filtered:
     """Which objects, of which state, in which order, how many."""
 
     def __init__(self, answers: Answers, question: Question) -> None:
@@ -126,8 +128,8 @@ class _Filtered:
         return self._with(as_of=_whole("as_of", commit_id, commit_hint(commit_id)))
 
 
-class _Collectable(_Filtered, Generic[T]):
-    """A question for objects, or for figures about them."""
+class Versioned(Filtered):
+    """Of which versions: the latest of each object, or all."""
 
     def with_history(self) -> Self:
         """Every version, oldest first, instead of the latest of each; deletions included."""
@@ -137,6 +139,10 @@ class _Collectable(_Filtered, Generic[T]):
         """Every version written after that commit, oldest first; deletions included."""
         since = _whole("history_since", commit_id, commit_hint(commit_id))
         return self._with(history=True, since=since)
+
+
+class Collectable(Versioned, Generic[T]):
+    """A question for objects, or for figures about them."""
 
     def collect(self) -> list[T]:
         """All of them. The number of statements does not depend on theirs."""
@@ -153,9 +159,9 @@ class _Collectable(_Filtered, Generic[T]):
         if not fields:
             raise QueryError("group_by needs at least one field")
         for field in fields:
-            if not isinstance(field, Expr) or field._path.each is not None:
+            if not isinstance(field, Expr) or path_of(field).each is not None:
                 raise QueryTypeError(f"group_by takes fields like Customer.tier, got {field!r}")
-            check_path(field._path, self._question, "group_by")
+            check_path(path_of(field), self._question, "group_by")
         return GroupedQuery(self._answers, self._whole()._replace(group_by=fields))
 
     def agg(self, **named: Aggregate) -> list[dict[str, Any]]:
@@ -203,7 +209,7 @@ class _Collectable(_Filtered, Generic[T]):
         return self.agg(value=aggregate)[0]["value"]
 
 
-class EntityQuery(_Collectable[E]):
+class EntityQuery(Collectable[E]):
     """A question for entities."""
 
     def via(self, relation: type[Relation[Any, Any]]) -> PathQuery[E]:
@@ -211,11 +217,11 @@ class EntityQuery(_Collectable[E]):
         return PathQuery[E](self._answers, self._question).via(relation)
 
 
-class RelationQuery(_Collectable[R]):
+class RelationQuery(Collectable[R]):
     """A question for relations; those collected carry the entities at their ends."""
 
 
-class PathQuery(_Filtered, Generic[E]):
+class PathQuery(Filtered, Generic[E]):
     """A question for ways along relations.
 
     Conditions may speak of the entity at the start, of the relations walked, and of their ends.
@@ -258,7 +264,7 @@ class GroupedQuery:
 
     def order_by(self, *terms: Expr[Any] | Order | Aggregate | GroupOrder) -> GroupedQuery:
         """Sort groups by fields they are grouped by, or by aggregates."""
-        grouped = [field._path for field in self._question.group_by]
+        grouped = [path_of(field) for field in self._question.group_by]
         orders: list[Order | GroupOrder] = []
         for term in terms:
             order = term.asc() if isinstance(term, Expr | Aggregate) else term
@@ -299,6 +305,12 @@ class GroupedQuery:
 
     def _with(self, **changes: Any) -> GroupedQuery:
         return GroupedQuery(self._answers, self._question._replace(**changes))
+
+
+question_of: Callable[[EntityQuery[Any] | RelationQuery[Any] | PathQuery[Any]], Question] = (
+    attrgetter("_question")
+)
+"""What a query asks for, as data."""
 
 
 def commit_hint(value: object) -> str | None:

@@ -33,6 +33,7 @@ from ontologia.schema.expression import (
     Order,
     Path,
     Step,
+    path_of,
 )
 from ontologia.schema.pattern import pieces
 
@@ -242,7 +243,7 @@ def _by_path(path: Path) -> Callable[[Item], tuple[int, Any]]:
 
 def groups(question: Question, items: Iterable[Item]) -> list[tuple[Any, ...]]:
     """One row a group: the values it is grouped by, then the aggregates."""
-    paths = [expr._path for expr in question.group_by]
+    paths = [path_of(expr) for expr in question.group_by]
     found: dict[tuple[Any, ...], list[Item]] = {} if paths else {(): []}
     for item in matching(question, items):
         found.setdefault(tuple(_by_path(path)(item) for path in paths), []).append(item)

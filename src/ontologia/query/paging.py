@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ontologia.query.builder import EntityQuery, PathQuery, RelationQuery
-from ontologia.query.question import Question, both
+from ontologia.query.builder import EntityQuery, PathQuery, RelationQuery, question_of
 from ontologia.schema.expression import Column, Compare, Condition, Or, Path
 from ontologia.schema.relation import instance_key_of
+from ontologia.schema.shape import Shape
 
 _BY_KEY = 1_000
 _BY_PLACE = 10_000  # what is sorted is sorted anew for each page
@@ -25,9 +25,10 @@ def stream(
     whatever is committed meanwhile, and a history ends at `head`; a page of another order or of
     ways begins where the one before ended, and may not fit to it when something was committed.
     """
-    question = query._question
+    question = question_of(query)
     if question.history and question.as_of is None:
         query = query.as_of(head)
+    first = query
     by_key = not (question.order or question.history or question.hops)
     page = page or (_BY_KEY if by_key else _BY_PLACE)
     rest, done = question.limit, 0
@@ -41,12 +42,11 @@ def stream(
         done += wanted
         rest = None if rest is None else rest - wanted
         if by_key:
-            query = query._with(where=_further(question, found[-1]))
+            query = first.where(_further(question.shape, found[-1]))
 
 
-def _further(question: Question, last: Any) -> Condition:
-    """What was asked for, after the object that came last."""
-    shape = question.shape
+def _further(shape: Shape, last: Any) -> Condition:
+    """What comes after this object in the order of keys."""
     values: list[tuple[str, Column, str]]
     if shape.kind == "entity":
         key = shape.key or ""
@@ -66,7 +66,7 @@ def _further(question: Question, last: Any) -> Condition:
         for before, same in paths[:number]:
             way = Compare(before, "==", same) & way
         ways.append(way)
-    further = ways[0]
-    if len(ways) > 1:  # the first part lets an index begin at the right place
-        further = Compare(paths[0][0], ">=", paths[0][1]) & Or(tuple(ways))
-    return further if question.where is None else both(question.where, further)
+    if len(ways) == 1:
+        return ways[0]
+    # The first part lets an index begin at the right place.
+    return Compare(paths[0][0], ">=", paths[0][1]) & Or(tuple(ways))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ontologia.query.aggregates import Aggregate, GroupCondition, GroupOrder
-from ontologia.schema.expression import And, Condition, Expr, Not, Or, Order, Path
+from ontologia.schema.expression import And, Condition, Expr, Not, Or, Order, Path, path_of
 from ontologia.schema.shape import Shape
 
 Direction: TypeAlias = Literal["forward", "backward"]
@@ -62,7 +62,7 @@ class Question(NamedTuple):
             if isinstance(path, Path):
                 return [path]  # one condition and nothing else: the most common question
         found = [term.path for term in self.order if isinstance(term, Order)]
-        found += [expr._path for expr in self.group_by]
+        found += [path_of(expr) for expr in self.group_by]
         conditions = [self.where]
         aggregates = [aggregate for _, aggregate in self.aggregates]
         aggregates += [term.aggregate for term in self.order if isinstance(term, GroupOrder)]
@@ -103,6 +103,6 @@ def both(first: Condition | None, second: Condition) -> Condition:
 
 def group_name(expr: Expr[Any]) -> str:
     """What a field that is grouped by is called in the result: `tier`, `left.tier`, `data.a.b`."""
-    path = expr._path
+    path = path_of(expr)
     side = () if path.side == "own" else (path.side,)
     return ".".join(str(part) for part in (*side, path.field, *path.steps) if part != "")

@@ -13,8 +13,9 @@ from typing import Any
 
 import orjson
 
-from ontologia.errors import QueryError, QueryTypeError
-from ontologia.schema.expression import Condition, Expr, Order
+from ontologia import codec
+from ontologia.errors import InvalidValueError, QueryError, QueryTypeError
+from ontologia.schema.expression import Condition, Expr, Order, field_type_of
 from ontologia.schema.fieldtype import Kind, name_of
 from ontologia.schema.shape import ENDS, Shape
 
@@ -93,7 +94,7 @@ def _from_root(parts: list[str]) -> list[str]:
 
 def _value(expr: Expr[Any], word: object) -> Any:
     """What a word means when it is compared with this field."""
-    found = expr._type
+    found = field_type_of(expr)
     stored = _stored(found.kind, word)
     if found.decode is None:
         return stored
@@ -107,8 +108,8 @@ def _stored(kind: Kind, word: object) -> Any:
     if not isinstance(word, str):
         return orjson.dumps(word).decode() if kind in ("text", "decimal") else word
     try:
-        parsed = orjson.loads(word)
-    except orjson.JSONDecodeError:
+        parsed = codec.decode(word)
+    except InvalidValueError:
         return word
     fits = isinstance(parsed, _JSON[kind]) and (kind != "number" or not isinstance(parsed, bool))
     return parsed if fits else word
@@ -122,8 +123,8 @@ def _text(word: str) -> str:
 def _list(word: str) -> list[object]:
     """`["a", "b"]`, or `a,b`."""
     try:
-        parsed = orjson.loads(word)
-    except orjson.JSONDecodeError:
+        parsed = codec.decode(word)
+    except InvalidValueError:
         parsed = None
     if isinstance(parsed, list):
         return parsed

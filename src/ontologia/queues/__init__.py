@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ontologia.config import OntologiaConfig
 from ontologia.errors import ConfigError
 from ontologia.queues.current import (
     Delivered,
@@ -15,7 +16,6 @@ from ontologia.queues.current import (
     reset_current_tenant_id,
     set_current_tenant_id,
 )
-from ontologia.queues.dispatch import EventDispatcher
 from ontologia.queues.memory import DeadLetter, InMemoryEventQueue
 from ontologia.queues.protocol import (
     CarefulQueue,
@@ -25,7 +25,8 @@ from ontologia.queues.protocol import (
     RetryPolicy,
 )
 from ontologia.queues.store import StoreEventQueue
-from ontologia.queues.worker import EventWorker
+from ontologia.queues.worker import EventDispatcher, EventWorker
+from ontologia.runtime.session import core_of
 
 if TYPE_CHECKING:
     from ontologia.runtime.session import Session
@@ -48,32 +49,51 @@ __all__ = [
     "set_current_tenant_id",
 ]
 
-_SETTINGS = ("session", "group")
+_SETTINGS = ("session", "group", "bootstrap_servers", "topic", "options")
 
 
 def open_queue(provider: str, **settings: Any) -> CarefulQueue:
-    """The queue of a provider: `"store"` with `session=` and `group=`, or `"inmemory"`.
+    """The queue of a provider: `"store"`, `"inmemory"` or `"kafka"`.
 
     All providers take the same settings, and each uses what it needs, so that another one is
-    chosen by its name alone. Of a session, the queue in memory takes the clock.
+    chosen by its name alone. `session=` and `group="default"` are for all; of the session, the queue
+    in memory takes the clock. `bootstrap_servers=`, `topic=` and `options=` are for Kafka; what is not
+    given is as the settings `kafka_bootstrap_servers`, `kafka_topic` and `kafka_options` say.
     """
     unknown = [name for name in settings if name not in _SETTINGS]
     if unknown:
-        raise ConfigError(f"a queue has no setting {unknown[0]!r}; there are session= and group=")
+        raise ConfigError(
+            f"a queue has no setting {unknown[0]!r}; there are {', '.join(_SETTINGS)}"
+        )
     session: Session | None = settings.get("session")
+    group = settings.get("group", "default")
     if provider == InMemoryEventQueue.provider_key:
-        return InMemoryEventQueue(None if session is None else session._clock)
+        return InMemoryEventQueue(None if session is None else core_of(session).clock)
     if provider == StoreEventQueue.provider_key:
         if session is None:
             raise ConfigError("the queue provider store needs session=, an open Session")
-        return StoreEventQueue(session, settings.get("group", "default"))
+        return StoreEventQueue(session, group)
+    if provider == "kafka":
+        return _kafka_queue(session, group, settings)
     raise ConfigError(_unknown_provider(provider))
 
 
+def _kafka_queue(session: Session | None, group: str, settings: dict[str, Any]) -> CarefulQueue:
+    from ontologia.queues.kafka import KafkaEventQueue  # imported only where it is chosen
+
+    config = OntologiaConfig() if session is None else core_of(session).config
+    servers, options = settings.get("bootstrap_servers"), settings.get("options")
+    return KafkaEventQueue(
+        config.kafka_bootstrap_servers or "" if servers is None else servers,
+        settings.get("topic") or config.kafka_topic,
+        group,
+        session=session,
+        options=config.kafka_options if options is None else options,
+    )
+
+
 def _unknown_provider(provider: object) -> str:
-    known = "the providers are inmemory and store"
+    known = "the providers are inmemory, kafka and store"
     if provider == "none":
         return f"the provider none means no queue at all, and cannot be opened; {known}"
-    if provider == "kafka":
-        return f"the queue provider kafka is not part of this version; {known}"
     return f"there is no queue provider {provider!r}; {known}"

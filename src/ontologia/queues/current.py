@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from typing import NamedTuple
 
@@ -25,6 +27,18 @@ class Delivered(NamedTuple):
 
 delivered: ContextVar[Delivered | None] = ContextVar("ontologia_delivered", default=None)
 """The delivery that is handled in this context; None outside of a worker's handlers."""
+
+
+@contextmanager
+def delivering(delivery: Delivered) -> Generator[None]:
+    """Within it the delivery is handled, for the tenant of its event."""
+    tenant = set_current_tenant_id(delivery.event.tenant_id)
+    token = delivered.set(delivery)
+    try:
+        yield
+    finally:
+        delivered.reset(token)
+        reset_current_tenant_id(tenant)
 
 
 def set_current_tenant_id(tenant_id: str | None) -> Token[str | None]:

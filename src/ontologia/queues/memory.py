@@ -19,7 +19,6 @@ from ontologia.queues.protocol import (
     check_event,
     checked_seconds,
 )
-from ontologia.store.rows import Claim
 
 _SLICE = 0.001  # seconds between two looks at a clock that does not go by itself
 
@@ -165,15 +164,8 @@ class InMemoryEventQueue:
         with self._lock:
             return list(self._dead)
 
-    def claim_of(self, receipt_handle: str) -> Claim | None:
-        """None: nothing is claimed in a store. UnknownReceiptError if it is not in flight."""
-        with self._lock:
-            if receipt_handle not in self._flight:
-                raise UnknownReceiptError(receipt_handle)
-        return None
-
     def settle(self) -> None:
-        """Nothing: all is written at once, and nothing is held that nobody was given."""
+        """Nothing: an ack is written at once, and nothing is held that was not delivered."""
 
     def describe(self) -> str:
         """What there is, in numbers."""

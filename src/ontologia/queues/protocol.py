@@ -16,7 +16,6 @@ from ontologia.clock import SYSTEM_CLOCK
 from ontologia.errors import InvalidTypeError, InvalidValueError
 from ontologia.ids import Ids
 from ontologia.store.events import checks
-from ontologia.store.rows import Claim
 
 _IDS = Ids(SYSTEM_CLOCK)
 _MOST_DOUBLINGS = 1023  # more than a float can hold, and than any cap needs
@@ -65,7 +64,7 @@ class DomainEvent:
                 checks.name(what, value)
         return cls(
             checked_name(name),
-            codec.decode(encoded_payload(name, payload)),
+            codec.decode_stored(encoded_payload(name, payload)),
             _IDS.new(),
             SYSTEM_CLOCK.now(),
             tenant_id,
@@ -196,15 +195,8 @@ class CarefulQueue(EventQueue, Protocol):
         """It was not tried: it comes back at once, to its old place, as the same attempt."""
         ...
 
-    def claim_of(self, receipt_handle: str) -> Claim | None:
-        """The claim behind a delivery that is about to be handled, for what is to be fenced by it.
-
-        None if the provider has none.
-        """
-        ...
-
     def settle(self) -> None:
-        """Write what is not written yet, and give back what nobody was given."""
+        """Write the acks that are not written yet, and release what was not delivered."""
         ...
 
     def close(self) -> None:

@@ -8,42 +8,35 @@ dies loses its lease, and with it the event, to another one.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from ontologia.clock import to_text
+from ontologia.clock import SystemClock, to_text
 from ontologia.delivery.lifecycle import lease_is_valid
-from ontologia.delivery.retry import describe_error, storable_text
+from ontologia.delivery.retry import Backoff, RetryPolicy, describe_error, storable_text
+from ontologia.engine.consumer import Consumer
+from ontologia.engine.engine import IDLE_POLL
+from ontologia.engine.inbox import Inbox
+from ontologia.engine.source import Failure, StoreSource
 from ontologia.errors import (
     IntegrityError,
-    LockContentionError,
-    OntologiaError,
     SessionClosedError,
     UnknownReceiptError,
 )
-from ontologia.queues.claiming import POLICY, Claiming
-from ontologia.queues.held import Held
-from ontologia.queues.protocol import (
-    DomainEvent,
-    EventDelivery,
-    check_dequeue,
-    checked_seconds,
-)
+from ontologia.queues.protocol import DomainEvent, EventDelivery, check_dequeue, checked_seconds
 from ontologia.queues.stored import event_of, row_of
-from ontologia.runtime.acks import Acks
-from ontologia.runtime.outage import PASSING, Outage
-from ontologia.runtime.upkeep import Upkeep
+from ontologia.runtime.session import Session, core_of
 from ontologia.store.events import checks
+from ontologia.store.events.claims import ALL_TYPES
 from ontologia.store.events.leases import Done
 from ontologia.store.events.store import HANDLER_FAILURE
 from ontologia.store.rows import Announcement, Claim
 
-if TYPE_CHECKING:
-    from ontologia.runtime.session import Session
-
 log = logging.getLogger(__name__)
+_NEVER = 2**31 - 1
+# The caller decides how often: nothing is dead-lettered unless that is asked for.
+_POLICY = RetryPolicy(_NEVER, _NEVER, Backoff(0, 0, 0))
 _LOOK = 0.005  # seconds between two looks whether the one that must be alone has ended
 
 
@@ -51,34 +44,28 @@ class StoreEventQueue:
     """The events of a session's namespace, for one group of workers.
 
     Each group is given every event once. The session stays the caller's; closing it closes the
-    queue. Any thread may use it. Of each batch the oldest delivery that has not ended is taken to
-    be the one that is being handled: its lease is its own, and the others' are renewed.
+    queue. Thread-safe. Of each batch the oldest delivery that has not ended is taken to be the one
+    that is being handled: its lease is its own, and the others' are renewed.
     """
 
     provider_key = "store"
-    _kind = "worker"
-    _batch: int | None = None
-    """How many are claimed at a time; None for as many as are handled fast."""
-    _poll: float | None = None
-    """How long it waits for a wake before it looks again, in seconds."""
-    _keeps_running = False
-    """Whether the lease of the delivery that is being handled is renewed, too."""
 
     def __init__(self, session: Session, group: str = "default") -> None:
         self.group = checks.name("group", group)
-        self._name = f"{self._kind}:{group}"
+        self.consumer_name = f"worker:{group}"
         self._session = session
-        self._lease_ms = session.config.event_claim_lease_ms
-        self._clock = session._clock
-        self._events = session._store.events
-        self._acks = Acks(self._events.claims, session.config.ack_batch_size, self._events.wake)
-        self._held = Held(keeps_running=self._keeps_running)
-        self._outage = Outage()
-        self._turn = threading.Lock()  # one thread at a time looks and waits for the others
-        self._closed = self._woken = False
-        self._claiming: Claiming | None = None
-        self._upkeep: Upkeep | None = None
-        session._on_close.append(self.close)
+        self._core = core_of(session)
+        self._events = self._core.store.events
+        lease_ms = self._core.config.event_claim_lease_ms
+        self._consumer = Consumer(self.consumer_name, [ALL_TYPES], _no_call, _POLICY, lease_ms)
+        self._source = StoreSource(self._core, [self._consumer])
+        self._inbox = Inbox([self._consumer], self._core.clock)
+        self._flight: dict[str, tuple[Claim, list[Claim]]] = {}
+        """By receipt: a delivery, and what has not ended of its batch."""
+        self._ends = threading.Lock()  # of deliveries, and of what is left of their batches
+        self._turn = threading.Lock()  # one thread at a time claims, and waits for the others
+        self._closed = False
+        self._core.on_close.append(self.close)
 
     @property
     def session(self) -> Session:
@@ -88,7 +75,7 @@ class StoreEventQueue:
     def describe(self) -> str:
         """Where the events are, and for whom."""
         return (
-            f"store: {self._session._store.uri}, namespace {self._session.namespace!r}, "
+            f"store: {self._core.store.uri}, namespace {self._core.namespace!r}, "
             f"group {self.group!r}"
         )
 
@@ -111,7 +98,7 @@ class StoreEventQueue:
 
     def announce(self, announcement: Announcement) -> None:
         """Store what `announcement` gave, in a durable transaction of its own."""
-        self._check_open()
+        self.check_open()
         try:
             with self._events.transaction() as tx:
                 self._events.log.announce(tx, [announcement])
@@ -128,180 +115,152 @@ class StoreEventQueue:
         """At most this many events, the oldest first; [] if none came within the time.
 
         First attempts come together; an event that was tried before comes alone. One soft
-        transaction for up to 50 events, where they are handled fast.
+        transaction.
         """
         check_dequeue(batch_size, timeout_seconds)
         deadline = time.monotonic() + timeout_seconds
         if not self._turn.acquire(timeout=timeout_seconds):
             return []  # another thread of this process waits in the same place
         try:
-            claiming = self._begun()
+            self.check_open()
+            self._source.open(self._inbox, lambda: self._closed, lambda: math.inf)
             while True:
-                batch = self._next(claiming, batch_size)
+                batch = self._next(batch_size)
                 left = deadline - time.monotonic()
-                if batch or left <= 0 or self._woken:
-                    self._woken = False
+                if batch or left <= 0:
                     return batch
-                if self._held.waiting():
-                    # It must be alone, and waits for those in flight; of their end nobody is woken.
+                if not self._inbox.lacks(self._consumer):
+                    # It must be alone, and waits for those in flight, whose end wakes nothing.
                     time.sleep(min(left, _LOOK))
                 else:
-                    claiming.wait(left, lambda: self._closed or self._woken)
-                self._check_open()
+                    self._wait(left)
+                self.check_open()
         finally:
             self._turn.release()
 
-    def wake(self) -> None:
-        """End a wait in `dequeue`, or the next one: it returns, with nothing if there is nothing."""
-        self._woken = True
-        if self._claiming is not None:
-            self._claiming.wake()
+    def _wait(self, seconds: float) -> None:
+        """Until woken or until something is due, at most for this long in real time."""
+        deadline = time.monotonic() + seconds
+        due = self._source.due_in(IDLE_POLL)
+        self._source.wait(
+            min(seconds, due) if isinstance(self._core.clock, SystemClock) else due,
+            lambda: self._closed or time.monotonic() >= deadline,
+        )
 
-    def _begun(self) -> Claiming:
-        """Make sure that the consumer is there, and looked after."""
-        self._check_open()
-        if self._claiming is None:
-            self._claiming = Claiming(
-                self._session,
-                self._name,
-                self._acks,
-                self._outage,
-                batch=self._batch,
-                poll=self._poll,
-            )
-            self._upkeep = Upkeep(
-                self._session,
-                self._held,
-                self._acks,
-                self._outage,
-                self._claiming.consumers,
-                lambda: self._closed,
-                lambda: None,
-            )
-            self._upkeep.start()
-        return self._claiming
-
-    def _next(self, claiming: Claiming, most: int) -> list[EventDelivery]:
-        """What is to be handed out now; claimed, if nothing is left of what was before."""
+    def _next(self, most: int) -> list[EventDelivery]:
+        """The next batch; claimed, if nothing is left of what was before."""
         while True:
-            if not self._held.waiting():
-                claims = claiming.claim(most)
-                if not claims:
+            if self._inbox.lacks(self._consumer):
+                self._source.begin()
+                if not self._source.claim(self._consumer, most, most):
                     return []
-                self._held.add(claims)
-            now = to_text(self._clock.now())
-            group = self._held.group(most, now)
-            if not group:
+            taken = self._inbox.take(most)
+            if taken is None:
                 return []
-            if not group[0].started:
-                self._acks.flush(group, self._lease_ms)
-            batch = self._handed_out(group, now)
-            if batch:
-                return batch
+            batch = taken[1]
+            try:
+                if not batch[0].started:
+                    self._source.start(batch)
+                if deliveries := self._deliver(batch):
+                    return deliveries
+            except BaseException:
+                self._inbox.put_back(self._consumer, batch)
+                raise
 
-    def _handed_out(self, group: Sequence[Claim], now: str) -> list[EventDelivery]:
-        kept: list[Claim] = []
-        events: list[DomainEvent] = []
-        for claim in group:
+    def _deliver(self, batch: list[Claim]) -> list[EventDelivery]:
+        now = to_text(self._core.clock.now())
+        events: list[tuple[Claim, DomainEvent]] = []
+        for claim in batch:
+            event: DomainEvent | None = None
             if not claim.started or not lease_is_valid(claim.lease_until, now):
-                log.warning("event %s: the lease of %s was lost", claim.event.id, self._name)
-                self._held.drop(claim)
-            elif (event := self._decoded(claim)) is not None:
-                kept.append(claim)
-                events.append(event)
-        receipts = self._held.hand_out(kept)
-        return [
-            EventDelivery(event, receipt, claim.attempts + 1)
-            for event, receipt, claim in zip(events, receipts, kept, strict=True)
-            if receipt is not None
-        ]
-
-    def _decoded(self, claim: Claim) -> DomainEvent | None:
-        """The event of a claim; None if it cannot be read, and then it is buried."""
-        try:
-            return event_of(claim.event)
-        except ValueError as error:
-            log.error("event %s cannot be read: %s", claim.event.id, error)
-            self._end(claim, describe_error(error), outcome="undecodable", final=True)
-            self._held.drop(claim)
-            return None
+                log.warning("event %s: the lease of %s was lost", claim.event.id, claim.handler_id)
+            else:
+                event = decoded(self._source, self._consumer, claim)
+            if event is None:
+                self._inbox.end(claim)
+            else:
+                events.append((claim, event))
+        batch = [claim for claim, _ in events]
+        if not batch or not self._inbox.begin(batch[0]):
+            return []
+        deliveries: list[EventDelivery] = []
+        with self._ends:
+            for claim, event in events:
+                receipt = f"{claim.event.id}:{claim.token}"
+                self._flight[receipt] = (claim, batch)
+                deliveries.append(EventDelivery(event, receipt, claim.attempts + 1))
+        return deliveries
 
     # -- the end of a delivery --------------------------------------------------------------------
+
+    def _get(self, receipt_handle: str) -> Claim:
+        found = self._flight.get(receipt_handle)
+        if found is None:
+            raise UnknownReceiptError(receipt_handle)
+        return found[0]
+
+    def _end(self, receipt_handle: str) -> Claim:
+        """It is in flight no more; the next of its batch is the one that is handled."""
+        with self._ends:
+            found = self._flight.pop(receipt_handle, None)
+            if found is None:
+                raise UnknownReceiptError(receipt_handle)
+            claim, batch = found
+            batch[:] = [each for each in batch if each is not claim]
+            self._inbox.end(claim)
+            if batch:
+                self._inbox.begin(batch[0])
+        return claim
 
     def claim_of(self, receipt_handle: str) -> Claim | None:
         """The claim of a delivery whose handling begins; what is written can be fenced by it.
 
         UnknownReceiptError if its lease has run out: another worker may have it.
         """
-        claim = self._held.get(receipt_handle)
-        if not lease_is_valid(claim.lease_until, to_text(self._clock.now())):
-            self._held.end(receipt_handle)
+        claim = self._get(receipt_handle)
+        if not self._is_held(claim):
+            self._end(receipt_handle)
             raise UnknownReceiptError(receipt_handle)
-        if not claim.moved and (claim.read_commit or 0) < self._session._commits.last:
-            claim.read_commit, claim.moved = self._session._commits.last, True
+        begin_at(claim, self._core.commits.last)
         return claim
+
+    def _is_held(self, claim: Claim) -> bool:
+        return lease_is_valid(claim.lease_until, to_text(self._core.clock.now()))
 
     def ack(self, receipt_handle: str) -> None:
         """It is done; written with the next claim, within 5 ms, or when the program ends.
 
         UnknownReceiptError if its lease has run out: it is delivered again.
         """
-        claim = self._held.end(receipt_handle)
-        if not lease_is_valid(claim.lease_until, to_text(self._clock.now())):
+        claim = self._end(receipt_handle)
+        if not self._is_held(claim):
             raise UnknownReceiptError(receipt_handle)
-        try:
-            self._acks.add(Done(claim))
-        except (LockContentionError, *PASSING) as error:
-            log.warning("acknowledgements are written later: %s", error.args[0])
+        self._source.ack(Done(claim))
 
     def nack(
         self, receipt_handle: str, *, retry_after_seconds: float, reason: str | None = None
     ) -> None:
         """It failed: it comes back after this time, as the next attempt. One soft transaction."""
         after_ms = checked_seconds("retry_after_seconds", retry_after_seconds) * 1000
-        claim = self._held.get(receipt_handle)
-        held = self._end(claim, storable_text(reason or HANDLER_FAILURE), after_ms=after_ms)
-        self._ended(receipt_handle, held)
+        text = storable_text(reason or HANDLER_FAILURE)
+        self._fail(receipt_handle, Failure(text, after_ms=after_ms))
 
     def dead_letter(self, receipt_handle: str, *, reason: str, tried: bool = True) -> None:
         """Dead-letter it with the reason, and emit `event.dead_letter`."""
-        claim = self._held.get(receipt_handle)
-        held = self._end(claim, storable_text(reason), final=True, tried=tried)
-        self._ended(receipt_handle, held)
+        self._fail(receipt_handle, Failure(storable_text(reason), final=True, tried=tried))
+
+    def _fail(self, receipt_handle: str, failure: Failure) -> None:
+        claim = self._get(receipt_handle)
+        self._ended(receipt_handle, self._source.fail(self._consumer, claim, failure) is not None)
 
     def abandon(self, receipt_handle: str) -> None:
         """It was not tried: it comes back at once, to its old place, as the same attempt."""
-        claim = self._held.get(receipt_handle)
-        self._ended(receipt_handle, bool(self._events.claims.abandon([claim])))
-
-    def _end(
-        self,
-        claim: Claim,
-        error: str,
-        *,
-        after_ms: float = 0,
-        outcome: str = "failed",
-        final: bool = False,
-        tried: bool = True,
-    ) -> bool:
-        """Write down an attempt that did not succeed; whether the claim was still held."""
-        verdict = self._events.claims.release(
-            claim.handler_id,
-            claim.event.id,
-            error=error,
-            policy=POLICY,
-            token=claim.token,
-            after_ms=after_ms,
-            outcome=outcome,
-            final=final,
-            tried=tried,
-            claim=claim,
-        )
-        return verdict is not None
+        claim = self._get(receipt_handle)
+        self._ended(receipt_handle, bool(self._source.release([claim])))
 
     def _ended(self, receipt_handle: str, held: bool) -> None:
         """The end is written, and only now forgotten: if it was not, it can be tried again."""
-        self._held.end(receipt_handle)
+        self._end(receipt_handle)
         if not held:
             raise UnknownReceiptError(receipt_handle)
         self._events.wake()  # it is there again, or a dead letter is
@@ -309,37 +268,48 @@ class StoreEventQueue:
     # -- the end ----------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Write the acknowledgements, and hand back what was claimed and given to nobody."""
-        self._settle()
-
-    def _settle(self, *, flying: bool = False) -> None:
+        """Write the acks, and release what was claimed and not delivered."""
         try:
-            self._acks.flush()
+            self._source.flush()
         finally:
-            given = self._held.give_back(flying=flying)
-            if given:
-                self._events.claims.abandon(given)
+            if self._source.release(self._inbox.withdraw()):
                 self._events.wake()
 
     def close(self) -> None:
-        """Write what is done, hand back the rest, and stop. Closing again is nothing."""
+        """Write what is done, release the rest, and stop. Idempotent."""
         if self._closed:
             return
         self._closed = True
-        if self._claiming is not None:
-            self._claiming.wake()
+        self._events.wake()  # those who dequeue here, and the workers of this queue
         with self._turn:
-            if self._upkeep is not None:
-                self._upkeep.stop()
-            try:
-                self._settle(flying=True)
-                if self._claiming is not None:
-                    self._claiming.close()
-            except OntologiaError as error:
-                log.error("not all was written when the queue was closed: %s", error)
-        self._session._on_close.remove(self.close)
+            claims = [*self._inbox.close(), *self._inbox.running()]
+            self._source.close(claims, lambda: True)
+            self._flight.clear()
+        self._core.on_close.remove(self.close)
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """SessionClosedError if the queue, or its session, is closed."""
         if self._closed:
             raise SessionClosedError("the queue is closed", hint="Open another one.")
-        self._session._check_open()
+        self._core.check_open()
+
+
+def _no_call(claim: Claim) -> None:
+    raise NotImplementedError("deliveries of a queue are run by its caller")
+
+
+def decoded(source: StoreSource, consumer: Consumer, claim: Claim) -> DomainEvent | None:
+    """The event of a claim; None if it cannot be decoded, and then it is dead-lettered."""
+    try:
+        return event_of(claim.event)
+    except ValueError as error:
+        log.error("event %s cannot be decoded: %s", claim.event.id, error)
+        failure = Failure(describe_error(error), outcome="undecodable", final=True)
+        source.fail(consumer, claim, failure)
+        return None
+
+
+def begin_at(claim: Claim, commit_id: int) -> None:
+    """Note that an attempt begins at this commit, if that is later than its start mark says."""
+    if (claim.read_commit or 0) < commit_id:
+        claim.read_commit, claim.moved = commit_id, True

@@ -10,6 +10,7 @@ from ontologia.delivery.lineage import Lineage, check_depth
 from ontologia.errors import InvalidValueError
 from ontologia.queues.current import delivered
 from ontologia.queues.protocol import DomainEvent, check_event, checked_name, encoded_payload
+from ontologia.runtime.session import core_of
 from ontologia.store.events import checks
 from ontologia.store.rows import EventRow
 
@@ -33,12 +34,12 @@ def row_of(event: DomainEvent, session: Session) -> EventRow:
     check_depth(name, Lineage(root, depth), session.config.max_event_chain_depth)
     handling = delivered.get()
     claim = None if handling is None else handling.claim
-    events = session._store.events.log
+    events = core_of(session).store.events.log
     return EventRow(
         event_id,
         session.namespace,
         name,
-        events._checked_size(name, encoded_payload(name, event.payload)),
+        events.checked_size(name, encoded_payload(name, event.payload)),
         events.stamp(),
         _PRIORITY,
         root,
@@ -53,7 +54,7 @@ def row_of(event: DomainEvent, session: Session) -> EventRow:
 
 def event_of(row: EventRow) -> DomainEvent:
     """A stored event as it is delivered; ValueError if it cannot be read."""
-    payload = codec.decode(row.payload)
+    payload = codec.decode_stored(row.payload)
     if type(payload) is not dict:
         raise InvalidValueError(f"{row.type}: the payload is no JSON object")
     return DomainEvent(

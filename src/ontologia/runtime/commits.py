@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import Context
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -15,22 +16,24 @@ from ontologia.delivery.lineage import Lineage, check_depth, deferred
 from ontologia.errors import (
     BatchSizeExceededError,
     HeadMismatchError,
+    InvalidValueError,
     LeaseExpiredError,
     StateConflictError,
 )
 from ontologia.migration.versions import TypeVersions
-from ontologia.runtime.intents import Queue, Stale, Versions, changes, version_of
+from ontologia.runtime.intents import ABSENT, Queue, Stale, Versions, changes, label, with_stale
 from ontologia.schema.event import Event
-from ontologia.store.database import Conflict, Tx
+from ontologia.store.database import Conflict
 from ontologia.store.events import checks
+from ontologia.store.events.decoding import fill
 from ontologia.store.events.log import fire_time
-from ontologia.store.events.store import fill
-from ontologia.store.protocol import StateReader, Store
+from ontologia.store.key_length import check_keys
+from ontologia.store.protocol import StateReader, Store, Transaction
 from ontologia.store.rows import (
     Announcement,
     Claim,
     Current,
-    EventRow,
+    KeptReply,
     Keys,
     ObjectKey,
     RawChange,
@@ -39,6 +42,7 @@ from ontologia.store.rows import (
     TypeKey,
 )
 from ontologia.store.unique import check_unique
+from ontologia.store.writer import Request
 
 if TYPE_CHECKING:
     from ontologia.config import OntologiaConfig
@@ -56,12 +60,18 @@ class WriteRequest:
     expected_head: int | None = None
     reads: Versions = field(default_factory=Versions)
     """Versions of objects that were read: nothing is written unless they are still current."""
-    announce: Callable[[Sequence[RawChange]], Sequence[Announcement]] | None = None
-    """More events, made from what turns out to change."""
-    also: Callable[[Tx], None] | None = None
-    """Something else to write in the same transaction."""
-    along: Callable[[Tx], None] | None = None
-    """Piggy-backs on the transaction, if anything is written."""
+    derive: Callable[[Sequence[RawChange]], Sequence[Announcement]] | None = None
+    """Events that follow from what turns out to change. It may be asked more than once."""
+    source: str | None = None
+    """What emits the events if nothing changes; otherwise the commit does."""
+    reply: KeptReply | None = None
+    """What is answered to the request that this does; AlreadyAnswered if it has an answer."""
+    numbered: bool = False
+    """Whether the numbers of the stored events are wanted."""
+    durable: bool = True
+    """Whether it is on disk when it returns, or only written."""
+    context: Context | None = None
+    """What it is written in; without one, the context of the thread that writes it."""
 
 
 class Written(NamedTuple):
@@ -69,8 +79,6 @@ class Written(NamedTuple):
 
     commit_id: int | None
     stored: list[Stored]
-    rode: bool = False
-    """Whether what was to be written along is part of it."""
     unchanged: Versions = {}  # noqa: RUF012 - nobody changes it
     """The versions of queued objects that are as they should be already."""
     state: State = {}  # noqa: RUF012 - nobody changes it
@@ -104,52 +112,68 @@ class Commits:
         that collided with another was rolled back as a whole, and is done again after a short
         wait; HeadMismatchError after `commit_max_retries`.
         """
-        self.check_size(request.queue)
-        state = bool(request.queue or request.reads) or request.expected_head is not None
-        if state:
-            self._make_indexes()
+        writing = self._writing(request)
+        if writing is None:
+            return Written(None, [])
         most = self._config.commit_max_retries
         retry = 0
         while True:
             try:
-                return self._write(request) if state else self._announce(request)
+                self._store.submit(writing)
             except _StaleReads as error:
-                raise self._conflict(error.stale) from None
+                raise self._conflict(error.stale, request) from None
             except Conflict as error:
                 if retry >= most:
                     raise HeadMismatchError(max_retries=most) from error
+            else:
+                return self._done(writing)
             self._clock.sleep(retry_wait(retry, self._random))
             retry += 1
 
-    def _write(self, request: WriteRequest) -> Written:
-        claim, expected = request.claim, request.expected_head
-        touched = _touched(request.queue, request.reads)
-        with self._store.write(claim=claim, keys=touched) as tx:
-            if claim is not None and not tx.holds(claim):
-                raise LeaseExpiredError(claim.handler_id, claim.event.id)
-            check_head(expected, tx.head() if expected is not None else None)
-            versions = self._versions.verify(tx, touched)
-            state = tx.current(touched)
-            found = self._changes(request.queue, request.reads, state, versions)
-            announcements = list(request.announcements)
-            if request.announce is not None:
-                announcements += request.announce(found)
-            commit_id: int | None = None
-            if found:
-                commit_id = tx.write_commit(found, metadata=request.metadata, versions=versions)
-                check_unique(tx, map(self._versions.shape, touched), found)
-                announcements = [_by_commit(each, commit_id) for each in announcements]
-            stored = tx.announce(announcements) if announcements else []
-            if request.also is not None:
-                request.also(tx.tx)
-            rode = request.along is not None and bool(found or announcements)
-            if request.along is not None and rode:
-                request.along(tx.tx)
-        if commit_id is not None:
-            self.last = max(self.last, commit_id)
-        if announcements:
-            self._store.events.wake()
-        return Written(commit_id, stored, rode, _unchanged(request.queue, state, found), state)
+    def write_all(self, requests: Sequence[WriteRequest]) -> list[Written | Exception]:
+        """Write requests, each as by `write`, in as few transactions as possible.
+
+        Returns what came of each, or what `write` would have raised.
+        """
+        outcomes: list[Written | Exception] = [Written(None, [])] * len(requests)
+        writings: list[tuple[int, _Writing]] = []
+        for number, request in enumerate(requests):
+            try:
+                writing = self._writing(request)
+                if writing is not None:
+                    writings.append((number, writing))
+            except Exception as error:  # noqa: BLE001 - raised by the task whose it is
+                outcomes[number] = error
+        errors = self._store.submit_all([writing for _, writing in writings])
+        for (number, writing), refusal in zip(writings, errors, strict=True):
+            try:
+                if refusal is None:
+                    outcomes[number] = self._done(writing)
+                elif isinstance(refusal, _StaleReads):
+                    outcomes[number] = self._conflict(refusal.stale, requests[number])
+                elif isinstance(refusal, Conflict):
+                    outcomes[number] = self.write(requests[number])
+                else:
+                    outcomes[number] = refusal
+            except Exception as failed:  # noqa: BLE001 - raised by the task whose it is
+                outcomes[number] = failed
+        return outcomes
+
+    def _writing(self, request: WriteRequest) -> _Writing | None:
+        """What is submitted for a request; None if there is nothing to write."""
+        self.check_size(request.queue)
+        writing = _Writing(request, self._versions, self._changes)
+        if writing.state:
+            self._make_indexes()
+        elif not request.announcements and request.reply is None:
+            return None
+        return writing
+
+    def _done(self, writing: _Writing) -> Written:
+        written = writing.written
+        if written.commit_id is not None:
+            self.last = max(self.last, written.commit_id)
+        return written
 
     def _changes(
         self, queue: Queue, reads: Versions, state: State, versions: Mapping[TypeKey, int]
@@ -166,9 +190,11 @@ class Commits:
         But not UniqueViolationError, which is found among what was written.
         """
         try:
-            return self._changes(queue, reads, reader.current(_touched(queue, reads)), {})
+            found = self._changes(queue, reads, reader.current(_touched(queue, reads)), {})
         except _StaleReads as error:
             raise self._conflict(error.stale) from None
+        check_keys(found)
+        return found
 
     def _patched(
         self,
@@ -178,15 +204,23 @@ class Commits:
         current: Current,
         patch: str,
     ) -> str:
-        fields: dict[str, Any] = codec.decode(current[0])
+        fields: dict[str, Any] = codec.decode_stored(current[0])
         shape = self._versions.shape(type_key)
         if current[1] != versions.get(type_key):  # a version that fits need not be looked up
             load = self._versions.loader(shape, current[1])
             if load is not None:
                 fields = shape.encode(load(key, fields))
-        return shape.patched(fields, patch, key)
+        try:
+            return shape.patched(fields, patch, key)
+        except InvalidValueError as error:
+            raise InvalidValueError(
+                f"update of {label(type_key, key)}: {error.args[0]}; nothing was written",
+                hint=error.hint,
+            ) from error
 
-    def _conflict(self, stale: Sequence[Stale]) -> StateConflictError:
+    def _conflict(
+        self, stale: Sequence[Stale], request: WriteRequest | None = None
+    ) -> StateConflictError:
         """What is known of a conflict: which object, which versions, and who wrote it."""
         first = stale[0]
         with self._store.provenance.read() as trail:
@@ -204,32 +238,16 @@ class Commits:
                 (each.type_key[1], ":".join(filter(None, each.key)), each.read, each.found)
                 for each in stale
             ],
+            handler=request is not None and request.claim is not None,
+            only_read=request is not None and first.key in request.reads.get(first.type_key, {}),
         )
-        error._stale = tuple(stale)
-        return error
+        return with_stale(error, stale)
 
-    def _announce(self, request: WriteRequest) -> Written:
-        """Events alone: no state is touched, so no long write is in the way."""
-        if not request.announcements and request.also is None:
-            return Written(None, [])
-        events, claim = self._store.events, request.claim
-        with events.transaction() as tx:
-            if claim is not None and not events.claims.check(tx, claim):
-                raise LeaseExpiredError(claim.handler_id, claim.event.id)
-            stored = events.log.announce(tx, request.announcements)
-            if request.also is not None:
-                request.also(tx)
-        if stored:
-            events.wake()
-        return Written(None, stored)
-
-    def append(self, events: Sequence[Event], namespace: str) -> Written:
+    def append(self, events: Sequence[Event], namespace: str) -> None:
         """Store events alone, at once, each the first of a chain of its own."""
         store = self._store.events
-        rows = store.log.first_rows(events, namespace)
-        store.log.append(map(_filled, events, rows))
+        store.log.append(store.log.first_rows(events, namespace))
         store.wake()
-        return Written(None, [Stored(str(event.id), None) for event in events])
 
     def announcement(
         self,
@@ -258,26 +276,86 @@ class Commits:
             raise BatchSizeExceededError(size, self._config.max_batch_size)
 
 
-def _filled(event: Event, row: EventRow) -> EventRow:
-    fill(event, row)
-    return row
+class AlreadyAnswered(Exception):
+    """The request that this does was answered meanwhile; nothing was written."""
+
+
+class _Writing(Request):
+    """A unit of work that is being written."""
+
+    def __init__(
+        self,
+        request: WriteRequest,
+        versions: TypeVersions,
+        changes: Callable[[Queue, Versions, State, Mapping[TypeKey, int]], list[RawChange]],
+    ) -> None:
+        self._request = request
+        self._versions = versions
+        self._changes = changes
+        self._touched = _touched(request.queue, request.reads)
+        self.state = bool(self._touched) or request.expected_head is not None
+        self.weight = sum(map(len, self._touched.values())) + len(request.announcements)
+        self.durable = request.durable
+        self.context = request.context
+        self.written = Written(None, [])
+
+    def look_ahead(self, tx: Transaction) -> None:
+        tx.look_ahead(self._request.claim, self._touched)
+
+    def write(self, tx: Transaction) -> None:
+        request = self._request
+        claim, expected = request.claim, request.expected_head
+        if self.state:
+            tx.admit()
+        if claim is not None and not tx.holds(claim):
+            raise LeaseExpiredError(claim.handler_id, claim.event.id)
+        announcements = list(request.announcements)
+        found: list[RawChange] = []
+        commit_id: int | None = None
+        state: State = {}
+        if self.state:
+            check_head(expected, tx.head() if expected is not None else None)
+            versions = self._versions.verify(tx, self._touched)
+            state = tx.current(self._touched)
+            found = self._changes(request.queue, request.reads, state, versions)
+            if request.derive is not None:
+                announcements += request.derive(found)
+            if found:
+                commit_id = tx.write_commit(found, metadata=request.metadata, versions=versions)
+                check_unique(tx, map(self._versions.shape, self._touched), found)
+        source = request.source if commit_id is None else f"{_BY_COMMIT}{commit_id}"
+        if source is not None:
+            announcements = [_emitted_by(each, source) for each in announcements]
+        stored = tx.announce(announcements) if announcements else []
+        if request.numbered:
+            stored = [each._replace(number=tx.number(each.id)) for each in stored]
+        if request.reply is not None and not tx.keep_reply(request.reply):
+            raise AlreadyAnswered
+        self.announces = bool(stored)
+        unchanged = _unchanged(request.queue, state, found)
+        self.written = Written(commit_id, stored, unchanged, state)
 
 
 _BY_COMMIT = "commit:"
 
 
-def _by_commit(announcement: Announcement, commit_id: int) -> Announcement:
-    """Say which commit announces the event, unless a handler does, whose commits can be found."""
+def _emitted_by(announcement: Announcement, source: str) -> Announcement:
+    """Name what emits the event, unless a handler does, whose commits can be found."""
     row = announcement.row
     if row.source is not None:
         return announcement
-    return announcement._replace(row=row._replace(source=f"{_BY_COMMIT}{commit_id}"))
+    return announcement._replace(row=row._replace(source=source))
 
 
 def announcing_commit(source: str | None) -> int | None:
     """The commit in an event's `source`; None if something else announced it."""
     number = (source or "").removeprefix(_BY_COMMIT)
     return int(number) if number != source and number.isdecimal() else None
+
+
+def conflict_wait(conflicts: int, chance: random.Random) -> float:
+    """Seconds before a function is called again after its n-th conflict."""
+    return chance.uniform(0.002, min(0.02 * 2.0 ** (conflicts - 1), 0.2))
 
 
 def retry_wait(retry: int, chance: random.Random) -> float:
@@ -313,15 +391,18 @@ def _unchanged(queue: Queue, state: State, found: Sequence[RawChange]) -> Versio
     """The versions of those queued objects that a commit does not change."""
     if len(found) == sum(map(len, queue.values())):
         return {}
-    changed = {(change.kind, change.type_name, change.key) for change in found}
-    return {
-        type_key: {
-            key: version_of(state, type_key, key)
+    changed: dict[TypeKey, set[ObjectKey]] = {}
+    for change in found:
+        changed.setdefault((change.kind, change.type_name), set()).add(change.key)
+    versions: Versions = {}
+    for type_key, wanted in queue.items():
+        current, skip = state.get(type_key, {}), changed.get(type_key, ())
+        versions[type_key] = {
+            key: ABSENT if (now := current.get(key)) is None else now[2]
             for key in wanted
-            if (*type_key, key) not in changed
+            if key not in skip
         }
-        for type_key, wanted in queue.items()
-    }
+    return versions
 
 
 def _writer(metadata: Mapping[str, Any]) -> str | None:

@@ -99,7 +99,7 @@ class DeltaMaker:
         """
         if text is None:
             return {}, {}
-        stored: dict[str, Any] = codec.decode(text)
+        stored: dict[str, Any] = codec.decode_stored(text)
         shape = self._registry.find(raw.kind, raw.type_name)
         if shape is None:
             return stored, _texts(stored)

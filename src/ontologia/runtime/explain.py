@@ -6,16 +6,23 @@ Following those takes a few short reads, however long the history is.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import combinations, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ontologia import codec
 from ontologia.clock import from_text
 from ontologia.delivery.lineage import follows_event
-from ontologia.errors import InvalidValueError, NotFoundError, QueryError, QueryTypeError
+from ontologia.errors import (
+    InvalidValueError,
+    NotFoundError,
+    OntologiaError,
+    QueryError,
+    QueryTypeError,
+)
 from ontologia.migration.versions import TypeVersions
 from ontologia.runtime.commits import announcing_commit
 from ontologia.schema.registry import shape_of
@@ -24,9 +31,7 @@ from ontologia.store.protocol import Store
 from ontologia.store.provenance import StoredVersion, Trail
 from ontologia.store.rows import CommitRow, EventRow, ObjectKey
 
-if TYPE_CHECKING:
-    from ontologia.runtime.session import Session
-
+log = logging.getLogger(__name__)
 _NOTHING = object()
 _MOST_WAYS = 200  # to read a key with colons in its parts
 
@@ -51,6 +56,8 @@ class Cause:
 
     `command:<id>` if a command did; the commit it was announced with has the same `command_id`.
     """
+    archived: str | None = None
+    """The archive that the event was found in; None if it is retained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +78,11 @@ class Why:
     causes: tuple[Cause, ...]
     """The event whose handler made the commit, and back to the first event of the chain.
 
-    Empty if no handler made it, or if the event is not retained any more.
+    Empty if no handler made it, or if the event is not retained any more, nor in the archive that
+    `archive_uri` names.
     """
+    archived_to: tuple[str, ...] = ()
+    """If the causes do not go back to the beginning: the archives that the next may be in."""
 
     @property
     def handler_id(self) -> str | None:
@@ -112,13 +122,17 @@ class Explanations:
                 f"{shape.name} has no field {field!r}", hint=f"It has {', '.join(shape.fields)}."
             )
         ways = _keys(shape, key)
+        found = None
         with self._store.provenance.read() as trail:
             for way in ways:
                 versions = trail.versions(shape.kind, shape.name, way)
                 newest = next(versions, None)
                 if newest is not None:
                     setter = newest if field is None else _setter(shape, newest, versions, field)
-                    return self._answer(trail, shape, way, field, newest, setter)
+                    found = self._answer(trail, shape, way, field, newest, setter)
+                    break
+        if found is not None:
+            return found if found.complete else self._continued(found)
         shown = ":".join(part for part in ways[0] if part)
         raise NotFoundError(f"there is no {shape.name} {shown}, and there never was")
 
@@ -150,12 +164,38 @@ class Explanations:
             tuple(map(_cause, causes)),
         )
 
+    def _continued(self, why: Why) -> Why:
+        """With the causes that are archived, and the retained ones before those."""
+        archives = self._store.events.archives
+        namespace = str(why.metadata.get("namespace"))
+        causes = list(why.causes)
+        missing = why.event_id if not causes else causes[-1].causation_id
+        known = {each.event_id for each in causes}
+        reached = True
+        while isinstance(missing, str) and follows_event(missing) and missing not in known:
+            try:
+                archived = archives.find(missing, namespace)
+            except OntologiaError as error:  # what is known without it is an answer, too
+                log.warning("event %s was not looked up: %s", missing, error.args[0])
+                archived, reached = None, False
+            if archived is None:
+                places = archives.places_of(missing, namespace)
+                others = [each for each in places if not reached or each != archives.uri]
+                return replace(why, causes=tuple(causes), archived_to=tuple(others))
+            causes.append(replace(_cause(archived.row), archived=archives.uri))
+            if follows_event(archived.row.causation_id):
+                with self._store.provenance.read() as trail:
+                    causes += map(_cause, trail.causes(str(archived.row.causation_id)))
+            known.update(each.event_id for each in causes)
+            missing = causes[-1].causation_id
+        return replace(why, causes=tuple(causes))
+
     def _fields(
         self, shape: Shape, key: ObjectKey, version: StoredVersion
     ) -> dict[str, Any] | None:
         if version.fields is None:
             return None
-        stored: dict[str, Any] = codec.decode(version.fields)
+        stored: dict[str, Any] = codec.decode_stored(version.fields)
         load = self._versions.loader(shape, version.schema_version)
         fields = shape.decode(stored) if load is None else load(key, stored)
         if shape.instance_key is not None:
@@ -165,14 +205,14 @@ class Explanations:
 
 
 def find_commits(
-    session: Session, *, since: int = 0, metadata: Mapping[str, str] | None = None
+    store: Store, *, since: int = 0, metadata: Mapping[str, str] | None = None
 ) -> Iterator[CommitRow]:
     """Commits after `since` whose metadata says all of this, as text; the newest first.
 
     Those of an event are found by its id, others by looking at one after the other. However many
     there are, few of them are in memory.
     """
-    provenance, wanted = session._store.provenance, metadata or {}
+    provenance, wanted = store.provenance, metadata or {}
     found: Iterable[CommitRow] = provenance.commits(since=since)
     if "event_id" in wanted:
         with provenance.read() as trail:
@@ -260,7 +300,7 @@ def _setter(
 
 def _value(version: StoredVersion, field: str) -> object:
     """A field as it is stored; as text, since to Python True is 1."""
-    fields: dict[str, Any] = codec.decode(version.fields or "{}")
+    fields: dict[str, Any] = codec.decode_stored(version.fields or "{}")
     return codec.encode(fields[field]) if field in fields else _NOTHING
 
 
@@ -282,7 +322,7 @@ def _cause(row: EventRow) -> Cause:
 def payload_of(row: EventRow) -> Any:
     """An event's payload; what cannot be read is shown as it is."""
     try:
-        return codec.decode(row.payload)
+        return codec.decode_stored(row.payload)
     except InvalidValueError:
         text = row.payload
         return text if isinstance(text, str) else text.decode(errors="backslashreplace")

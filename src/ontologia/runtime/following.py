@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from ontologia.runtime.session import core_of
 from ontologia.store.events.following import News
 
 if TYPE_CHECKING:
@@ -21,10 +22,10 @@ def follow(session: Session, stop: Callable[[], bool] = lambda: False) -> Genera
     A look follows whenever the store was written to, at most 20 times a second, and every half
     second otherwise; one that finds nothing gives an empty list. Leaves nothing in the store.
     """
-    with closing(session._store.watch()) as watch:
+    with closing(core_of(session).store.watch()) as watch:
         follower = session.event_store.activity.follow(session.namespace)
         while not stop():
             watch.settle()
             yield follower.look()
             if watch.wait(_INTERVAL):
-                session._clock.sleep(_REST)
+                core_of(session).clock.sleep(_REST)

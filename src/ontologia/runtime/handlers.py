@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 E = TypeVar("E", bound=Event)
 R = TypeVar("R", bound=Awaitable[None] | None)
 Seconds: TypeAlias = float | timedelta
-_MARK = "__ontologia_handler__"
-_TIMEOUT_MS = 3600 * 1000
+MARK = "__ontologia_handler__"
+_RENEWED_MS = 3600 * 1000.0  # the timeout of a handler whose lease is renewed
 _LONGEST = 365 * 24 * 3600  # seconds
 
 
@@ -35,8 +35,10 @@ class Delivery(NamedTuple):
 
     lease_ms: float
     policy: RetryPolicy
-    renew_ms: float | None
-    """How long its lease is renewed while it runs; None if it is not."""
+    timeout_ms: float | None
+    """How long it may run; None for until its lease ends."""
+    renew: bool
+    """Whether its lease is renewed while it runs."""
 
 
 class Options(NamedTuple):
@@ -45,7 +47,8 @@ class Options(NamedTuple):
     lease_ms: float | None = None
     max_attempts: int | None = None
     backoff: Backoff | None = None
-    renew_ms: float | None = None
+    timeout_ms: float | None = None
+    renew: bool = False
 
 
 class Handler(NamedTuple):
@@ -76,9 +79,16 @@ class Handler(NamedTuple):
 
     def delivery(self, config: OntologiaConfig) -> Delivery:
         """Its own options, completed by the settings."""
-        lease_ms, max_attempts, backoff, renew_ms = self.options
+        lease_ms, max_attempts, backoff, timeout_ms, renew = self.options
         policy = handler_policy(config, max_attempts, backoff)
-        return Delivery(lease_ms or config.event_claim_lease_ms, policy, renew_ms)
+        lease_ms = lease_ms or config.event_claim_lease_ms
+        if timeout_ms is not None and timeout_ms > lease_ms and not renew:
+            raise HandlerError(
+                f"{self.id} has a timeout of {timeout_ms / 1000:g} s and a lease of "
+                f"{lease_ms / 1000:g} s, after which it can write nothing",
+                hint="Raise lease=, or add renew=True, which renews it while the handler runs.",
+            )
+        return Delivery(lease_ms, policy, timeout_ms, renew)
 
 
 def on_event(
@@ -107,8 +117,12 @@ def on_event(
 
     `lease`, `max_attempts` and `backoff=(base, max)` are this handler's own instead of the settings
     `event_claim_lease_ms`, `event_max_attempts`, `event_backoff_base_ms` and `event_backoff_max_ms`;
-    times are seconds or a timedelta. With `renew=True` the lease is renewed while the handler runs,
-    for at most `timeout`, an hour unless given: after that it runs out, and the attempt counts.
+    times are seconds or a timedelta. With `renew=True` the lease is renewed while the handler runs.
+
+    A handler that has not returned after `timeout` is cancelled if it is `async def`; otherwise its
+    thread is left alone and another one goes on with other events. The attempt counts as failed, and
+    can write nothing any more. Without `timeout` that is so when its lease ends; with `renew=True`
+    after an hour.
     """
     if inspect.isroutine(event_cls):
         raise TypeError(
@@ -126,7 +140,8 @@ def on_event(
     if name is not None and (not isinstance(name, str) or not name):
         raise TypeError(f"name is text, got {name!r}")
     if reads not in (None, "checked"):
-        raise TypeError(f"reads is 'checked' or left out, got {reads!r}")
+        wrong = InvalidValueError if isinstance(reads, str) else InvalidTypeError
+        raise wrong(f"reads is 'checked' or left out, got {reads!r}")
     options = _options(lease, max_attempts, backoff, renew=renew, timeout=timeout)
     if isinstance(formerly, str) or not isinstance(formerly, Sequence):
         raise InvalidTypeError(
@@ -149,7 +164,7 @@ def on_event(
             )
         if not hasattr(function, "__dict__"):
             raise TypeError(f"{function!r} cannot be marked as a handler; wrap it in a function")
-        known: Handler | None = vars(function).get(_MARK)
+        known: Handler | None = vars(function).get(MARK)
         if known is not None:
             raise TypeError(
                 f"{known.id} handles {known.event_type} already; write one function for each event"
@@ -157,13 +172,14 @@ def on_event(
         identity = name or _identity(function)
         if identity in formerly:
             raise InvalidValueError(f"{identity} is called so now; formerly has its other names")
+        caller = sys._getframe(1)  # pyright: ignore[reportPrivateUsage] - no public name gives it
         handler = Handler(
             *(identity, event_cls, priority, function, reads),
-            replaced=_replaced(function, sys._getframe(1)),
+            replaced=_replaced(function, caller),
             options=options,
             formerly=tuple(dict.fromkeys(formerly)),
         )
-        setattr(function, _MARK, handler)
+        setattr(function, MARK, handler)
         return function
 
     return decorate
@@ -185,14 +201,11 @@ def _options(lease: Any, max_attempts: Any, backoff: Any, *, renew: Any, timeout
         waits = Backoff(round(base), round(cap))
     if not isinstance(renew, bool):
         raise InvalidTypeError(f"renew is True or False, got {renew!r}")
-    if timeout is not None and not renew:
-        raise InvalidValueError(
-            f"timeout={timeout!r} ends the renewing of a lease, and this one is not renewed",
-            hint="Add renew=True. A handler that runs for a known time takes lease= instead.",
-        )
     lease_ms = None if lease is None else _milliseconds("lease", lease)
-    longest = _TIMEOUT_MS if timeout is None else _milliseconds("timeout", timeout)
-    return Options(lease_ms, max_attempts, waits, longest if renew else None)
+    timeout_ms = _RENEWED_MS if renew else None
+    if timeout is not None:
+        timeout_ms = _milliseconds("timeout", timeout)
+    return Options(lease_ms, max_attempts, waits, timeout_ms, renew)
 
 
 def _milliseconds(what: str, value: Any, *, least: float = 0.001) -> float:
@@ -232,7 +245,7 @@ def _replaced(function: Callable[..., Any], frame: FrameType) -> Callable[..., A
         return None  # a function or a class: its names are not looked through for handlers
     inner = _inner(function)
     before: Any = frame.f_globals.get(getattr(inner, "__name__", ""))
-    if not isinstance(getattr(before, _MARK, None), Handler):
+    if not isinstance(getattr(before, MARK, None), Handler):
         return None
     code = getattr(_inner(before), "__code__", None)
     if code is None or code is getattr(inner, "__code__", None):
@@ -269,7 +282,7 @@ def ordered(functions: Iterable[object]) -> list[Handler]:
         )
     handlers: dict[str, Handler] = {}
     for function in functions:
-        handler = getattr(function, _MARK, None)
+        handler = getattr(function, MARK, None)
         if not isinstance(handler, Handler):
             raise HandlerError(
                 f"{function!r} is no handler", hint="Decorate it with @on_event(SomeEvent)."

@@ -6,11 +6,11 @@ against the current versions inside the transaction, and `settle` takes out what
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from operator import is_
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import orjson
 
@@ -65,6 +65,21 @@ class Stale(NamedTuple):
     found: int
 
 
+_STALE = "_stale"
+Failure = TypeVar("Failure", bound=OntologiaError)
+
+
+def with_stale(error: Failure, stale: Iterable[Stale]) -> Failure:
+    """The error of a commit, with the queued objects that it failed for."""
+    vars(error)[_STALE] = tuple(stale)
+    return error
+
+
+def stale_of(error: BaseException) -> Sequence[Stale]:
+    """The queued objects that a commit failed for; () if the error has nothing to do with any."""
+    return getattr(error, _STALE, ())
+
+
 class Intents:
     """A queue with one intent per object: the last one counts.
 
@@ -110,22 +125,24 @@ class Intents:
             shape = self._registry.add(cls)
             known = self.of(shape)
             wanted = queued.setdefault((shape.kind, shape.name), {})
-            for obj in group:
-                key = object_key(obj, shape)
-                read: int | None = None
-                origin = None if overwrite else getattr(obj, "_origin", None)
-                if origin is not None:
-                    if origin[2] == store_id:
-                        read = ABSENT if origin[1] else origin[0]
-                    else:
-                        read = getattr(obj, "_others", {}).get(store_id)
-                creates = False
-                if known and read is None and not overwrite:
-                    # What this unit creates must not be there, whatever follows.
-                    before = known.get(key)
-                    if before is not None and before.creates:
-                        read, creates = ABSENT, True
-                text = None if deletes else shape.dump(obj.__dict__)
+            plain, dump = shape.key if shape.keys_are_text else None, shape.dump
+            for obj in group:  # 100,000 may be queued at once: each step here counts
+                values = obj.__dict__
+                key = object_key(obj, shape) if plain is None else (values[plain],)
+                read, creates = None, False
+                if not overwrite:
+                    origin = getattr(obj, "_origin", None)
+                    if origin is not None:
+                        if origin[2] == store_id:
+                            read = ABSENT if origin[1] else origin[0]
+                        else:
+                            read = getattr(obj, "_others", {}).get(store_id)
+                    if known and read is None:
+                        # What this unit creates must not be there, whatever follows.
+                        before = known.get(key)
+                        if before is not None and before.creates:
+                            read, creates = ABSENT, True
+                text = None if deletes else dump(values)
                 wanted[key] = _intent((text, read, None, creates, obj))
         self._merge(queued)
 
@@ -162,35 +179,23 @@ class Intents:
             intent = before._replace(patch=codec.encode_checked(both, where=shape.name))
         else:
             fields = shape.patched(orjson.loads(before.fields or "{}"), patch, key)
-            intent = before._replace(fields=fields, obj=None)
-            if before.obj is not None:  # which does not have these values
-                self.hand_out(shape, key, before, before.obj)
+            intent = before._replace(fields=fields, obj=None)  # which does not have these values
         self._merge({(shape.kind, shape.name): {key: intent}})
-
-    def put(self, type_key: TypeKey, key: ObjectKey, intent: Intent | None) -> Intent | None:
-        """Set the intent for one object, or take it out with None; returns the one before."""
-        wanted = self._queue.setdefault(type_key, {})
-        before = wanted.pop(key, None)
-        if intent is not None:
-            wanted[key] = intent
-        elif not wanted:
-            del self._queue[type_key]
-        return before
 
     def of(self, shape: Shape) -> dict[ObjectKey, Intent]:
         """Everything queued for objects of one type."""
         return self._queue.get((shape.kind, shape.name), {})
 
-    def creates(self, type_key: TypeKey, key: ObjectKey) -> bool:
-        """Whether an object is queued to be created."""
-        intent = self._queue.get(type_key, {}).get(key)
-        return intent is not None and intent.creates
-
     def _merge(self, newer: Queue) -> None:
         for type_key, wanted in newer.items():
             known = self._queue.setdefault(type_key, wanted)
-            if known is not wanted:
-                known.update(wanted)
+            if known is wanted:
+                continue
+            for key in known.keys() & wanted.keys():
+                before = known[key]
+                if before.obj is not None and before.obj is not wanted[key].obj:
+                    self._hand_out((type_key, key), before, before.obj)  # it is outdated then
+            known.update(wanted)
 
     def pending(self, shape: Shape, key: ObjectKey) -> Intent | None:
         """What is queued for an object; None also where a commit found that it is stale."""
@@ -204,7 +209,11 @@ class Intents:
         self, shape: Shape, key: ObjectKey, intent: Intent, obj: Any, read: int | None = None
     ) -> None:
         """Note an instance that shows what is queued, so that a commit gives it its version."""
-        place = ((shape.kind, shape.name), key)
+        self._hand_out(((shape.kind, shape.name), key), intent, obj, read)
+
+    def _hand_out(
+        self, place: tuple[TypeKey, ObjectKey], intent: Intent, obj: Any, read: int | None = None
+    ) -> None:
         self._handed.setdefault(place, []).append((intent, obj, read))
 
     # -- what was read ------------------------------------------------------------------------
@@ -228,21 +237,28 @@ class Intents:
         `state` is what was current before. What was queued for the same object since the snapshot
         stays.
         """
-        last = (ABSENT, 0, self._store_id)
+        written = (commit_id or ABSENT, 0, self._store_id)
         for type_key, wanted in queue.items():
-            same, reads = unchanged.get(type_key), self.reads.get(type_key)
+            same, reads = unchanged.get(type_key, {}), self.reads.get(type_key)
             for key, (text, _, patch, _, obj) in wanted.items():
-                version = None if same is None else same.get(key)
-                if version is None:
-                    gone = text is None and patch is None
-                    version = ABSENT if gone else commit_id or ABSENT
+                origin = written
+                if key in same:
+                    version = same[key]
+                    if obj is not None and getattr(obj, "_origin", None) == (
+                        version,
+                        0,
+                        self._store_id,
+                    ):
+                        obj = None  # it carries it already
+                    origin = (version, 0, self._store_id)
+                elif text is None and patch is None:
+                    origin = (ABSENT, 0, self._store_id)
                 if obj is not None:
-                    last = last if last[0] == version else (version, 0, self._store_id)
-                    _give_version(obj, last)
+                    _give_version(obj, origin)
                 if reads is not None:
-                    reads[key] = version
+                    reads[key] = origin[0]
                 if self._handed:
-                    self._settle_handed(type_key, key, wanted[key], version, state)
+                    self._settle_handed(type_key, key, wanted[key], origin[0], state)
         self._remove(queue)
 
     def _settle_handed(
@@ -353,9 +369,7 @@ def changes(
             if before != after:
                 found.append(raw_change((*type_key, key, before, after, version or 1, None)))
     if failures and not stale:
-        failure = failures[0][0]
-        failure._stale = [each for _, each in failures]
-        raise failure
+        raise with_stale(failures[0][0], [each for _, each in failures])
     return found, list(dict.fromkeys(stale))
 
 
@@ -398,7 +412,9 @@ _set_origin = SchemaObject._origin.__set__  # type: ignore[attr-defined]  # pyri
 def _give_version(obj: SchemaObject, origin: tuple[int, int, str]) -> None:
     """What was written is at this version now; what was deleted is a new object if it is ensured."""
     before = getattr(obj, "_origin", None)
-    if before is not None and before[2] != origin[2]:  # it was read from another store
+    if before is None and origin[0] != ABSENT:
+        _set_origin(obj, origin)
+    elif before is not None and before[2] != origin[2]:  # it was read from another store
         others = {**getattr(obj, "_others", {}), origin[2]: origin[0]}
         if origin[0] == ABSENT:
             del others[origin[2]]

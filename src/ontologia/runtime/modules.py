@@ -15,7 +15,7 @@ from typing import Any
 
 from ontologia.delivery.schedule import Schedule
 from ontologia.errors import ConfigError, NotFoundError, OntologiaError
-from ontologia.runtime.handlers import _MARK, Handler
+from ontologia.runtime.handlers import MARK, Handler
 from ontologia.schema.entity import Entity
 from ontologia.schema.event import Event
 from ontologia.schema.relation import Relation
@@ -40,9 +40,9 @@ class Contents:
     def lost_handlers(self) -> Iterator[tuple[Handler, Handler]]:
         """Handlers that are not here since another took their name in the module, which is here."""
         for function in self.handlers:
-            handler: Handler = getattr(function, _MARK)
+            handler: Handler = getattr(function, MARK)
             while handler.replaced is not None and handler.replaced not in self.handlers:
-                lost: Handler = getattr(handler.replaced, _MARK)
+                lost: Handler = getattr(handler.replaced, MARK)
                 yield lost, handler
                 handler = lost
 
@@ -147,4 +147,4 @@ def _sort_work(found: Contents, value: Any, where: str) -> None:
 
 
 def _is_handler(value: Any) -> bool:
-    return callable(value) and not isinstance(value, type) and hasattr(value, _MARK)
+    return callable(value) and not isinstance(value, type) and hasattr(value, MARK)

@@ -6,13 +6,11 @@ import functools
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ontologia.errors import StateConflictError
-from ontologia.runtime.handlers import _MARK, Handler
-
-if TYPE_CHECKING:
-    from ontologia.runtime.context import HandlerContext
+from ontologia.runtime.context import HandlerContext, attempt_of
+from ontologia.runtime.handlers import MARK, Handler
 
 
 class Attempt(NamedTuple):
@@ -37,14 +35,14 @@ def observed(
 
 
 def _observed(function: Callable[..., Any], tell: Callable[[Attempt], None]) -> Callable[..., Any]:
-    handler: Handler = getattr(function, _MARK)
+    handler: Handler = getattr(function, MARK)
 
     @functools.wraps(function)
     def call(context: HandlerContext[Any]) -> Any:
         began = time.perf_counter()
 
         def ended(error: Exception | None) -> None:
-            if isinstance(error or context._failure, StateConflictError):
+            if isinstance(error or attempt_of(context).failure, StateConflictError):
                 return
             tell(Attempt(handler, context, error, time.perf_counter() - began))
 
@@ -66,5 +64,5 @@ def _observed(function: Callable[..., Any], tell: Callable[[Attempt], None]) -> 
         ended(None)
         return None
 
-    setattr(call, _MARK, handler)
+    setattr(call, MARK, handler)
     return call

@@ -7,15 +7,19 @@ was given, `reason`. Programs that need no record use `session.event_store`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ontologia.clock import to_text
 from ontologia.errors import InvalidValueError, NotFoundError, OntologiaError
+from ontologia.runtime.session import core_of
 from ontologia.store.events import checks
+from ontologia.store.events.archives import Moved, Restored
 from ontologia.store.events.operations import PORTION, Selection
+from ontologia.store.open import open_archive
 from ontologia.store.protocol import Transaction
 
 if TYPE_CHECKING:
@@ -45,8 +49,8 @@ class Operator:
     """Changes the events of a session's namespace, and records that `name` did, and why."""
 
     def __init__(self, session: Session, name: str, *, reason: str | None = None) -> None:
-        self._session = session
-        self._store = session._store
+        self._core = core_of(session)
+        self._store = self._core.store
         self._events = session.event_store
         self._namespace = session.namespace
         self.name = checks.name("an operator's name", name, checks.LONGEST_KEY)
@@ -207,31 +211,90 @@ class Operator:
         All of them, or those of one type. It goes in portions, so that nobody waits for all of it. The record is written at the end,
         or when it is broken off, with the number of those deleted by then.
         """
-        told = {"before": _text(before)}
-        if event_type is not None:
-            told["type"] = checks.name("an event's type", event_type)
-        deleted = 0
+        told = {"before": _text(before)} | _of_type(event_type)
 
-        def count(portion: int) -> None:
-            nonlocal deleted
-            deleted += portion
-            progress(portion)
+        with self._counting("cleanup", told, "deleted") as counts:
+
+            def count(portion: int) -> None:
+                counts["deleted"] += portion
+                progress(portion)
+
+            self._events.retention.cleanup(self._namespace, before, count, event_type=event_type)
+        return counts["deleted"]
+
+    def archive(
+        self,
+        to: str,
+        before: datetime | timedelta,
+        progress: Callable[[Moved], None] = lambda _: None,
+        *,
+        event_type: str | None = None,
+    ) -> Moved:
+        """Move finished events from before a time to an archive, `s3://bucket/prefix`.
+
+        All of them, or those of one type, with their claims, attempts and dead letters. An event is
+        deleted here when the archive has read back what it wrote; dead letters stay on the list.
+        Broken off, the same call goes on where it stopped. `progress` is told what came of each
+        batch. The record is written at the end, or when it is broken off, with the number of those
+        moved by then.
+        """
+        archive = open_archive(to)
+        told = {"to": archive.uri, "before": _text(before)} | _of_type(event_type)
+        with self._counting("archive", told, "archived") as counts:
+            for batch in self._events.archives.move(
+                self._namespace, before, archive, event_type=event_type
+            ):
+                counts["archived"] += batch.moved
+                counts["left"] += batch.left
+                progress(batch)
+        return Moved(counts["archived"], counts["left"])
+
+    def restore(
+        self,
+        source: str,
+        progress: Callable[[Restored], None] = lambda _: None,
+        *,
+        event_id: str | None = None,
+    ) -> Restored:
+        """Bring events of the namespace back from an archive, all of them or one.
+
+        With their claims, attempts and dead letters; those that are here are left alone. They are
+        retained for the retention time from now on. A consumer that subscribes to an event's type
+        and has not finished it gets it, as a new consumer gets retained events. The archive keeps
+        them. NotFoundError if it does not have the one that is asked for.
+        """
+        archive = open_archive(source)
+        told = {"from": archive.uri}
+        if event_id is not None:
+            told["event_id"] = checks.name("an event's id", event_id)
+        with self._counting("restore", told, "restored") as counts:
+            for batch in self._events.archives.restore(self._namespace, archive, event_id):
+                counts.update(batch._asdict())
+                progress(batch)
+        return Restored(counts["restored"], counts["known"], counts["left"])
+
+    @contextmanager
+    def _counting(self, action: str, told: dict[str, str], done: str) -> Generator[Counter[str]]:
+        """Counts what is done in portions, each on its own; the record is written at the end.
+
+        Also when it is broken off. Without anything `done` there is none.
+        """
+        counts: Counter[str] = Counter()
+
+        def record() -> None:
+            if counts[done]:
+                with self._store.write() as transaction:
+                    self._record(transaction, action, told, {done: counts[done]})
 
         try:
-            self._events.retention.cleanup(self._namespace, before, count, event_type=event_type)
+            yield counts
         except BaseException as error:
             with suppress(OntologiaError):
-                self._record_cleanup(told, deleted)
-            if deleted:
-                error.add_note(f"{deleted:,} events were deleted before that")
+                record()
+            if counts[done]:
+                error.add_note(f"{counts[done]:,} events were {done} before that")
             raise
-        self._record_cleanup(told, deleted)
-        return deleted
-
-    def _record_cleanup(self, told: dict[str, str], deleted: int) -> None:
-        if deleted:
-            with self._store.write() as transaction:
-                self._record(transaction, "cleanup", told, {"deleted": deleted})
+        record()
 
     # -- consumers ----------------------------------------------------------------------------
 
@@ -276,7 +339,7 @@ class Operator:
         counts: dict[str, int],
         **more: Any,
     ) -> None:
-        metadata = self._session._metadata() | {
+        metadata = self._core.metadata() | {
             "operator": self.name,
             "action": f"events {action}",
             "arguments": arguments,
@@ -303,6 +366,10 @@ class Operator:
 def _said(which: Selection) -> dict[str, Any]:
     """What a selection says, as JSON can keep it."""
     return {name: _text(value) for name, value in which._asdict().items() if value is not None}
+
+
+def _of_type(event_type: str | None) -> dict[str, str]:
+    return {} if event_type is None else {"type": checks.name("an event's type", event_type)}
 
 
 def _text(value: object) -> str:

@@ -12,9 +12,9 @@ from ontologia.migration.versions import TypeVersions
 from ontologia.query import evaluate
 from ontologia.query.question import Question, group_name
 from ontologia.query.traversal import Path
-from ontologia.runtime.intents import Intents, object_key
+from ontologia.runtime.intents import ABSENT, Intents, object_key
 from ontologia.schema.base import SchemaObject
-from ontologia.schema.expression import And, Compare, Condition
+from ontologia.schema.expression import And, Compare, Condition, field_type_of, path_of
 from ontologia.schema.fieldtype import FieldType
 from ontologia.schema.registry import Registry
 from ontologia.schema.shape import Shape
@@ -63,7 +63,7 @@ class Reader:
     def named(self, question: Question, rows: Iterable[tuple[Any, ...]]) -> list[dict[str, Any]]:
         """Rows of figures as dicts, each value in the type of its field."""
         names = [group_name(expr) for expr in question.group_by]
-        kinds: list[FieldType | None] = [expr._type for expr in question.group_by]
+        kinds: list[FieldType | None] = [field_type_of(expr) for expr in question.group_by]
         names += [alias for alias, _ in question.aggregates]
         kinds += [
             aggregate.type if aggregate.function in ("min", "max") else None
@@ -253,33 +253,37 @@ class CheckedReader:
     def objects(self, question: Question) -> list[Any]:
         found = self._reader.objects(question)
         if not question.historical:
-            self._note(found)
+            self._note(found, ends=any(path.side != "own" for path in question.paths))
         return found
 
     def paths(self, question: Question) -> list[Path[Any]]:
         found = self._reader.paths(question)
         if not question.historical:
             for path in found:
-                self._note((path.source, *path.relations))
+                self._note((path.source, *path.relations), ends=True)
         return found
 
     def groups(self, question: Question) -> list[dict[str, Any]]:
         return self._reader.groups(question)
 
-    def _note(self, found: Iterable[Any]) -> None:
+    def _note(self, found: Iterable[Any], *, ends: bool) -> None:
+        """Note objects; of relations also the ends, if the question was about them."""
         for obj in found:
             shape = type(obj).__shape__
             self._intents.note(shape, object_key(obj, shape), obj._version[0])
             if shape.kind == "relation":
                 self.note_ends(obj)
+                for side, end in shape.ends.items() if ends else ():
+                    if end is not None:
+                        obj._version[3].get(side, getattr(obj, f"{side}_key"))
 
     def note_ends(self, relation: Any) -> None:
         """Note the entities at the ends of a relation when they are looked at."""
         relation._version[3].note = self._end
 
-    def _end(self, entity: Any) -> None:
-        shape = type(entity).__shape__
-        self._intents.note(shape, object_key(entity, shape), entity._version[0])
+    def _end(self, shape: Shape, key: str, entity: Any) -> None:
+        version = ABSENT if entity is None else entity._version[0]
+        self._intents.note(shape, (key,), version)
 
 
 class _Ends:
@@ -290,19 +294,19 @@ class _Ends:
         self._relation = relation
         self._rows: dict[tuple[str, str], EndRow] = {}
         self._made: dict[tuple[str, str], Any] = {}
-        self.note: Callable[[Any], None] | None = None
-        """Called with each entity that is looked at."""
+        self.note: Callable[[Shape, str, Any], None] | None = None
+        """Called with each end that is looked at: its type, its key, and the entity or None."""
 
     def add(self, side: str, key: str, row: EndRow) -> None:
         self._rows[side, key] = row
 
     def get(self, side: str, key: str) -> Any:
         place = (side, key)
+        shape = self._relation.end(side)
         if place not in self._made:
-            shape = self._relation.end(side)
             self._made[place] = self._reader.end(shape, key, self._rows[place])
-        if self.note is not None and self._made[place] is not None:
-            self.note(self._made[place])
+        if self.note is not None:
+            self.note(shape, key, self._made[place])
         return self._made[place]
 
 
@@ -333,11 +337,11 @@ def _is(shape: Shape, key: ObjectKey) -> Condition:
     """That an object has these key columns."""
     if shape.key is not None:
         value = key[0] if shape.keys_are_text else shape.key_value(key[0])
-        return Compare(shape.expression(shape.key)._path, "==", value)
+        return Compare(path_of(shape.expression(shape.key)), "==", value)
     names = [*shape.columns, *([shape.instance_key] if shape.instance_key else [])]
     parts = [
         Compare(
-            shape.expression(name)._path,
+            path_of(shape.expression(name)),
             "==",
             shape.key_value(part) if name == shape.instance_key else part,
         )
@@ -351,7 +355,7 @@ def _typed(value: Any, field_type: FieldType, *, as_json: bool) -> Any:
     if value is None:
         return value
     if field_type.kind == "json" and as_json:
-        value = codec.decode(value)
+        value = codec.decode_stored(value)
     elif field_type.kind == "bool":
         value = bool(value)
     if isinstance(value, float):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ontologia import codec
 from ontologia.errors import DefinitionError, NotFoundError
+from ontologia.runtime.session import core_of
 from ontologia.schema.registry import Registry
 from ontologia.schema.stored import class_of, unknown_entity
 from ontologia.schema.typespec import TypeSpec
@@ -35,8 +36,9 @@ class StoredTypes:
     @classmethod
     def of(cls, session: Session) -> StoredTypes:
         """Those of a session's store, as they are now. One read; nothing is written."""
-        session._check_open()
-        return cls(session._store, session._registry)
+        core = core_of(session)
+        core.check_open()
+        return cls(core.store, core.registry)
 
     def entity(self, name: str) -> type[Any]:
         """The class of an entity type; NotFoundError if the store has none of that name."""

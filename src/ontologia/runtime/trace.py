@@ -6,6 +6,7 @@ what it shows.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -14,12 +15,15 @@ from typing import Any
 from ontologia import codec
 from ontologia.clock import from_text, to_text
 from ontologia.delivery.lifecycle import ClaimState, ClaimTimes, state_of
-from ontologia.errors import InvalidTypeError, NotFoundError
+from ontologia.errors import InvalidTypeError, OntologiaError
 from ontologia.runtime.commits import announcing_commit
 from ontologia.runtime.explain import payload_of
+from ontologia.store.events.archives import ArchivedEvent
 from ontologia.store.protocol import Store
-from ontologia.store.provenance import AttemptRow, Chain, ClaimRow
-from ontologia.store.rows import CommitRow
+from ontologia.store.provenance import AttemptRow, Chain, ClaimRow, Trail
+from ontologia.store.rows import CommitRow, EventRow
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,8 @@ class TracedEvent:
     causation_id: str | None
     outcomes: tuple[Outcome, ...]
     followers: tuple[TracedEvent, ...] = field(repr=False)
+    archived: str | None = None
+    """The archive that the event was found in; None if it is retained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +86,8 @@ class Trace:
     root_event_id: str
     events: tuple[TracedEvent, ...]
     """The first event, and below it the others; several if the first is retained no more."""
+    archived_to: tuple[str, ...] = ()
+    """If the first event was not found: the archives that it may be in."""
 
     def __iter__(self) -> Iterator[TracedEvent]:
         """Every event, each before those that followed from it."""
@@ -90,34 +98,84 @@ class Trace:
             waiting += reversed(event.followers)
 
 
-def trace_event(store: Store, event_id: str, now: str) -> Trace:
-    """See `Session.trace`."""
+def trace_event(store: Store, event_id: str, now: str, namespace: str) -> Trace:
+    """See `Session.trace`. In messages an event that is nowhere is taken for one of `namespace`."""
     if not isinstance(event_id, str):
         raise InvalidTypeError(f"an event's id is text, got {event_id!r}")
     codec.check(event_id, "an event's id")
+    archives = store.events.archives
     with store.provenance.read() as trail:
-        found = trail.causes(event_id)
-        if not found:
-            raise NotFoundError(
+        found = trail.event(event_id)
+    archived: list[ArchivedEvent] = []
+    if found is not None:
+        reached = True
+        try:
+            archived = archives.chain(found.namespace, found.root_event_id)
+        except OntologiaError as error:  # what is retained is an answer, too
+            log.warning("archived events of the chain were not looked up: %s", error.args[0])
+            reached = False
+    else:
+        kept = archives.find(event_id)
+        if kept is None:
+            raise archives.missing(
                 f"there is no event {event_id}",
+                event_id,
+                namespace,
                 hint="Events are deleted some time after all their consumers have finished them; "
                 "commits keep the id of the event they answer.",
             )
-        chain = trail.chain(found[0].root_event_id)
-    return Trace(found[0].root_event_id, _tree(chain, now))
+        found, reached = kept.row, True
+        archived = archives.chain(found.namespace, found.root_event_id)
+    root = found.root_event_id
+    with store.provenance.read() as trail:
+        chain, added = _together(trail, root, archived)
+    if any(event.id == root for event in chain.events):
+        return Trace(root, _tree(chain, now, added, archives.uri))
+    places = archives.places_of(root, found.namespace)
+    others = tuple(each for each in places if not reached or each != archives.uri)
+    return Trace(root, _tree(chain, now, added, archives.uri), others)
 
 
-def _tree(chain: Chain, now: str) -> tuple[TracedEvent, ...]:
+def _together(
+    trail: Trail, root: str, archived: list[ArchivedEvent]
+) -> tuple[Chain, frozenset[str]]:
+    """What is retained of a chain and what is archived, and the ids of the archived events."""
+    chain = trail.chain(root)
+    retained = {event.id for event in chain.events}
+    older = [each for each in archived if each.row.id not in retained]
+    if not older:
+        return chain, frozenset()
+    older.sort(key=lambda each: (each.row.created_at, each.row.id))
+    ids = [each.row.id for each in older]
+    return Chain(
+        [each.row for each in older] + chain.events,
+        [claim for each in older for claim in each.claims] + chain.claims,
+        [AttemptRow(*row[:-1]) for each in older for row in each.attempts] + chain.attempts,
+        sorted(trail.commits_for(ids) + chain.commits, key=lambda commit: commit.id),
+        chain.ready,
+    ), frozenset(ids)
+
+
+def _tree(
+    chain: Chain, now: str, archived: frozenset[str], uri: str | None
+) -> tuple[TracedEvent, ...]:
     """The events as trees, without recursion: a chain may be long."""
     outcomes = _outcomes(chain, now)
     known = {event.id for event in chain.events}
-    below: dict[str | None, list[TracedEvent]] = {}
-    # Oldest first is causes first, so from the end every event finds its followers made.
-    for event in reversed(chain.events):
+    below: dict[str | None, list[EventRow]] = {}
+    for event in chain.events:
         parent = event.causation_id if event.causation_id in known else None
         if event.id == event.root_event_id:
             parent = None  # a replayed event begins a chain of its own
-        traced = TracedEvent(
+        below.setdefault(parent, []).append(event)
+    waiting, order = list(below.get(None, ())), list[EventRow]()
+    while waiting:
+        event = waiting.pop()
+        order.append(event)
+        waiting += below.get(event.id, ())
+    made: dict[str, TracedEvent] = {}
+    for event in reversed(order):  # each after those that followed from it
+        made[event.id] = TracedEvent(
             event.id,
             event.type,
             from_text(event.created_at),
@@ -126,10 +184,10 @@ def _tree(chain: Chain, now: str) -> tuple[TracedEvent, ...]:
             announcing_commit(event.source),
             event.causation_id,
             tuple(outcomes.get(event.id, ())),
-            tuple(reversed(below.pop(event.id, ()))),
+            tuple(made[each.id] for each in below.get(event.id, ())),
+            uri if event.id in archived else None,
         )
-        below.setdefault(parent, []).append(traced)
-    return tuple(reversed(below.get(None, [])))
+    return tuple(made[event.id] for event in below.get(None, ()))
 
 
 def _outcomes(chain: Chain, now: str) -> dict[str, list[Outcome]]:

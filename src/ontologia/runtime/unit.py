@@ -11,12 +11,14 @@ import inspect
 import logging
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, TypeVar, overload
 
-from ontologia.delivery.lineage import Lineage
+from ontologia.delivery.lineage import Lineage, child_of
 from ontologia.errors import (
     InvalidTypeError,
     InvalidValueError,
@@ -25,21 +27,24 @@ from ontologia.errors import (
     UncommittedChangesError,
     shown,
 )
-from ontologia.query.builder import QueryBuilder
-from ontologia.runtime.commits import WriteRequest, Written, retry_wait
+from ontologia.query.builder import Answers, QueryBuilder
+from ontologia.runtime.commits import WriteRequest, Written, conflict_wait
 from ontologia.runtime.delta import Delta
-from ontologia.runtime.intents import ABSENT, Intents, Queue, not_there
+from ontologia.runtime.intents import ABSENT, Intents, Queue, label, not_there, stale_of
 from ontologia.runtime.reader import CheckedReader
 from ontologia.schema.entity import Entity
 from ontologia.schema.event import Event
 from ontologia.schema.registry import shape_of
 from ontologia.schema.relation import Relation
-from ontologia.store.rows import Announcement, Claim
+from ontologia.schema.shape import Shape
+from ontologia.store.rows import Announcement, Claim, ObjectKey
 
 if TYPE_CHECKING:
-    from ontologia.runtime.session import Session
+    from ontologia.runtime.context import HandlerContext
+    from ontologia.runtime.core import Core
 
 log = logging.getLogger(__name__)
+TAKE_TURNS = 1.0  # seconds that a call after a conflict waits for another one
 E = TypeVar("E", bound=Event)
 E_co = TypeVar("E_co", bound=Event, covariant=True)
 T = TypeVar("T", bound="Entity | Relation[Any, Any]")
@@ -48,6 +53,9 @@ Objects: TypeAlias = "Entity | Relation[Any, Any] | Iterable[Entity | Relation[A
 Reads: TypeAlias = Literal["checked"] | None
 Key: TypeAlias = object
 """An entity's key; a relation's `(left, right)` or `(left, right, instance)`."""
+
+active: ContextVar[HandlerContext[Any] | None] = ContextVar("ontologia_handler", default=None)
+"""The context of the handler that is running here, so that its session's own methods know it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +67,9 @@ class Later(Generic[E_co]):
     at: datetime | None = None
     dedup_key: str | None = None
 
-    @property
-    def _is_plain(self) -> bool:
-        return _no_options(self.delay, self.at, self.dedup_key)
 
-
-def _no_options(*options: object) -> bool:
-    return all(each is None for each in options)
+def _no_options(delay: object, at: object, dedup_key: object) -> bool:
+    return delay is None and at is None and dedup_key is None
 
 
 def later(
@@ -100,12 +104,27 @@ class UnitOfWork:
     commit every object that it wrote carries its new version.
     """
 
-    _session: Session
-    _intents: Intents
+    def __init__(self, core: Core, intents: Intents) -> None:
+        self._core = core
+        self._intents = intents
 
     def _open(self) -> UnitOfWork:
         """The unit that a call belongs to; SessionClosedError if it has ended."""
-        raise NotImplementedError
+        return self
+
+    def _handling(self) -> UnitOfWork | None:
+        """The context of the handler that is calling, if its session is this unit's."""
+        context = active.get()
+        return context if context is not None and context._core is self._core else None
+
+    def _check_outside(self, what: str) -> None:
+        """Raise in a handler: what it writes is fenced by its claim, and `what` would not be."""
+        context = self._handling()
+        if context is not None and (claim := context._fence()) is not None:
+            raise RuntimeError(
+                f"{claim.handler_id} is a handler and cannot use {what}\n"
+                f"  hint: The context is its unit of work: ctx.get, ctx.ensure, ctx.commit."
+            )
 
     # -- reads --------------------------------------------------------------------------------
 
@@ -119,23 +138,44 @@ class UnitOfWork:
         unit = self._open()
         shape = shape_of(cls)
         place = shape.key_parts(key)
-        session, intents = unit._session, unit._intents
-        if as_of is not None:
-            found: T | None = session._reader.get(shape, place, session._commit_of(as_of))
-            return found
+        if as_of is None:
+            found: T | None = unit._get(shape, place)
+        else:
+            found = unit._core.reader.get(shape, place, unit._core.commit_of(as_of))
+        return found
+
+    def _get(self, shape: Shape, place: ObjectKey) -> Any:
+        """The object with these key columns, as it would be after a commit, or None."""
+        if self._must_read(shape, place):
+            return self._found(shape, place, self._read(shape, place))
+        intents = self._intents
+        pending = intents.of(shape)[place]
+        queued = self._core.reader.queued(shape, place, pending.fields, pending.read)
+        if queued is not None:
+            intents.hand_out(shape, place, pending, queued)
+        return queued
+
+    def _must_read(self, shape: Shape, place: ObjectKey) -> bool:
+        """Whether the store has to be asked for this object."""
+        pending = self._intents.pending(shape, place)
+        return pending is None or pending.patch is not None
+
+    def _found(self, shape: Shape, place: ObjectKey, found: Any) -> Any:
+        """An object that was read, or None, as it would be after a commit."""
+        reader, intents = self._core.reader, self._intents
         pending = intents.pending(shape, place)
-        if pending is not None and pending.patch is None:
-            queued: T | None = session._reader.queued(shape, place, pending.fields, pending.read)
-            if queued is not None:
-                intents.hand_out(shape, place, pending, queued)
-            return queued
-        found = session._reader.get(shape, place)
-        read = ABSENT if found is None else found.meta().commit_id
+        read = ABSENT if found is None else found._version[0]
         intents.note(shape, place, read)
         if found is not None and intents.checked and shape.kind == "relation":
-            CheckedReader(session._reader, intents).note_ends(found)
+            CheckedReader(reader, intents).note_ends(found)
         if found is not None and pending is not None and pending.patch is not None:
-            shape.patch(found, pending.patch)
+            try:
+                shape.patch(found, pending.patch)
+            except InvalidValueError as error:
+                raise InvalidValueError(
+                    f"update of {label((shape.kind, shape.name), place)}: {error.args[0]}",
+                    hint="Queue an update that fits, or discard() this one.",
+                ) from error
             intents.hand_out(shape, place, pending, found, read)
         return found
 
@@ -152,11 +192,12 @@ class UnitOfWork:
 
         Queries see what is committed, not what is queued.
         """
-        unit = self._open()
-        reader = unit._session._reader
-        return QueryBuilder(
-            CheckedReader(reader, unit._intents) if unit._intents.checked else reader
-        )
+        return QueryBuilder(self._open()._answers())
+
+    def _answers(self) -> Answers:
+        """What answers the queries of this unit."""
+        reader = self._core.reader
+        return CheckedReader(reader, self._intents) if self._intents.checked else reader
 
     # -- changes ------------------------------------------------------------------------------
 
@@ -187,7 +228,8 @@ class UnitOfWork:
         """Queue new values of some fields of an object, whatever its other fields are by then.
 
         NotFoundError at the commit if there is no such object. InvalidValueError here if a field
-        is unknown, a key, or a value does not fit.
+        is unknown, a key, or a value does not fit its type; from the commit, and from `get` before
+        it, if a validator of the class refuses the object with the new values.
         """
         intents = self._open()._intents
         shape = shape_of(cls)
@@ -251,43 +293,65 @@ class UnitOfWork:
         unit = self._open()
         emits = planned(event, delay, at, dedup_key)
         if dry_run:
-            return unit._session._preview(unit._intents, expected_head)
+            return unit._core.preview(unit._intents, expected_head)
         return unit._commit(emits, expected_head)
 
-    def _commit(self, emits: list[Later[Event]], expected_head: int | None) -> int | None:
-        queue = self._intents.snapshot()
+    def _commit(self, emits: list[Event | Later[Event]], expected_head: int | None) -> int | None:
+        if not emits:
+            return self._write((), expected_head).commit_id
+        core, intents = self._core, self._intents
+        alone = not (len(intents) or intents.reads) and self._fence() is None
+        if alone and expected_head is None:
+            events = [each for each in emits if isinstance(each, Event)]
+            if len(events) == len(emits):
+                core.commits.append(events, core.namespace)
+                self._committed(None)
+                return None
+        due = with_times(emits)
+        return numbered(due, self._write(map(self._announcement, due), expected_head))
+
+    def _write(
+        self, announcements: Iterable[Announcement] = (), expected_head: int | None = None
+    ) -> Written:
+        """Write what is queued together with these events: the one commit path."""
+        request = self._request(announcements, expected_head)
         try:
-            written = self._write(queue, emits, expected_head)
+            written = self._send(request)
+        except BaseException as error:
+            self._refused(request.queue, error)
+            raise
+        self._settle(request, written)
+        return written
+
+    def _request(
+        self, announcements: Iterable[Announcement], expected_head: int | None
+    ) -> WriteRequest:
+        """What a commit submits.
+
+        The events are gone through here, so that one that cannot be made refuses the commit.
+        """
+        queue, reads = self._intents.snapshot(), self._intents.reads
+        try:
+            request = WriteRequest(
+                queue, self._metadata(), list(announcements), self._fence(), expected_head, reads
+            )
+            self._prepare(request)
         except BaseException as error:
             self._refused(queue, error)
             raise
-        self._intents.settle(queue, written.commit_id, written.unchanged, written.state)
-        for emit, stored in zip(emits, written.stored, strict=True):
-            emit.event.id = stored.id
-        if queue or emits:
-            self._committed(written.commit_id)
-        return written.commit_id
+        return request
 
-    def _write(self, queue: Queue, emits: list[Later[Event]], expected_head: int | None) -> Written:
-        session, commits, reads = self._session, self._session._commits, self._intents.reads
-        alone = not (queue or reads) and self._fence() is None and expected_head is None
-        if emits and alone and all(each._is_plain for each in emits):
-            return commits.append([each.event for each in emits], session.namespace)
-        return self._send(
-            WriteRequest(
-                queue,
-                self._metadata(),
-                [self._announcement(each) for each in emits],
-                self._fence(),
-                expected_head,
-                reads,
-            )
-        )
+    def _settle(self, request: WriteRequest, written: Written) -> None:
+        """A commit was written."""
+        queue = request.queue
+        self._intents.settle(queue, written.commit_id, written.unchanged, written.state)
+        if queue or written.stored:
+            self._committed(written.commit_id)
 
     def _announcement(self, emit: Later[Event]) -> Announcement:
-        return self._session._commits.announcement(
+        return self._core.commits.announcement(
             emit.event,
-            self._session.namespace,
+            self._core.namespace,
             self._lineage(),
             delay=emit.delay,
             at=emit.at,
@@ -300,8 +364,15 @@ class UnitOfWork:
 
     # -- what kinds of units differ in ----------------------------------------------------------
 
+    def _read(self, shape: Shape, place: ObjectKey) -> Any:
+        """The object with these key columns as it is stored, or None."""
+        return self._core.reader.get(shape, place)
+
+    def _prepare(self, request: WriteRequest) -> None:
+        """A request is about to be submitted; what this raises refuses the commit."""
+
     def _send(self, request: WriteRequest) -> Written:
-        return self._session._commits.write(request)
+        return self._core.commits.write(request)
 
     def _fence(self) -> Claim | None:
         """The claim that must be held when this unit writes."""
@@ -309,15 +380,21 @@ class UnitOfWork:
 
     def _lineage(self) -> Lineage:
         """Where an event comes from that this unit emits."""
-        return Lineage()
+        claim = self._fence()
+        return Lineage() if claim is None else lineage_of(claim)
 
     def _metadata(self) -> dict[str, Any]:
         """The metadata of this unit's commits."""
-        return self._session._metadata()
+        metadata, claim = self._core.metadata(), self._fence()
+        if claim is not None:
+            metadata["event_id"] = claim.event.id
+            metadata["handler_id"] = claim.handler_id
+            metadata["attempt"] = claim.attempts + 1
+        return metadata
 
     def _refused(self, queue: Queue, error: BaseException) -> None:
         """A commit failed; the queue stays."""
-        self._intents.refuse(queue, getattr(error, "_stale", ()))
+        self._intents.refuse(queue, stale_of(error))
 
     def _committed(self, commit_id: int | None) -> None:
         """A commit of something succeeded."""
@@ -333,27 +410,19 @@ class Unit(UnitOfWork):
     UncommittedChangesError. For one thread or task; making one costs nothing.
     """
 
-    def __init__(self, session: Session, reads: Reads = None, *, scoped: bool = True) -> None:
-        self._session = session
-        self._intents = session._new_intents(checked=checked_reads(reads))
+    def __init__(self, core: Core, reads: Reads = None) -> None:
+        super().__init__(core, core.new_intents(checked=checked_reads(reads)))
         self._ended = False
-        self._scoped = scoped
-        """Whether it is a caller's own; otherwise it is a thread's, which its session watches."""
-        self._done = False
-        """Whether a commit has succeeded."""
 
     def __repr__(self) -> str:
-        return f"<Unit of {self._session!r}, {len(self._intents)} queued>"
+        return f"<Unit of {self._core.store.uri}, {len(self._intents)} queued>"
 
     def _open(self) -> Unit:
-        self._session._check_open()
+        self._core.check_open()
         if self._ended:
             raise SessionClosedError("the unit has ended", hint="Begin another: session.unit().")
-        self._session._check_outside("a unit of its own")
+        self._check_outside("a unit of its own")
         return self
-
-    def _committed(self, commit_id: int | None) -> None:
-        self._done = True
 
     def __enter__(self) -> Self:
         return self
@@ -369,12 +438,16 @@ class Unit(UnitOfWork):
                 self._open()
                 self._leave()
         finally:
-            self._ended = True
-            self._intents.clear()
+            self._end()
+
+    def _end(self) -> None:
+        """Take no more; what is queued is dropped."""
+        self._ended = True
+        self._intents.clear()
 
     def __del__(self) -> None:
         intents: Intents | None = self.__dict__.get("_intents")
-        if intents is None or not self._scoped or self._ended or self._session._closed:
+        if intents is None or self._ended or self._core.closed:
             return
         # Of what a commit failed to write, its caller was told.
         if left := len(intents) - len(intents.refused()):
@@ -388,46 +461,148 @@ class Unit(UnitOfWork):
 
     def _leave(self) -> None:
         """Commit what is queued; all of it, or nothing if a commit failed to write a part."""
+        if self._has_left():
+            self._commit([], None)
+
+    def _has_left(self) -> bool:
+        """Whether there is something to commit at the end, but for what a commit failed to write."""
         refused = self._intents.refused()
         if refused and len(refused) < len(self._intents):
+            queued = [each for each in self._intents.labels() if each not in refused]
             self._intents.clear()
-            raise UncommittedChangesError("the block", refused)
+            raise UncommittedChangesError("the block", queued, refused=refused)
         if dropped := self._intents.drop_refused():
             log.warning(
                 "%d objects are dropped that a commit failed to write: commit() them again or "
                 "discard() them before the block is left",
                 dropped,
             )
-        if len(self._intents):
-            self._commit([], None)
+        return len(self._intents) > 0
 
 
-def transact(session: Session, function: Callable[[Unit], R], retries: int, reads: Reads) -> R:
-    """See `Session.transact`."""
-    if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
+class ThreadUnit(Unit):
+    """The unit of a thread that uses a session itself."""
+
+    leave = Unit._leave
+
+    @property
+    def queued(self) -> int:
+        """The number of queued objects."""
+        return len(self._intents)
+
+    def __del__(self) -> None:
+        """Its session warns of what it leaves behind."""
+
+
+class ClientUnit(UnitOfWork):
+    """The unit of work of a program without classes of its own, such as an extension.
+
+    `client` says in the metadata of its commits who that is. With a `claim` it is fenced by it.
+    """
+
+    def __init__(self, core: Core, client: Mapping[str, str], claim: Claim | None = None) -> None:
+        super().__init__(core, core.new_intents())
+        self._client = client
+        self._claim = claim
+
+    write = UnitOfWork._write
+
+    @property
+    def queued(self) -> int:
+        """The number of queued objects."""
+        return len(self._intents)
+
+    def _fence(self) -> Claim | None:
+        return self._claim
+
+    def _metadata(self) -> dict[str, Any]:
+        return {**super()._metadata(), **self._client}
+
+
+def lineage_of(claim: Claim) -> Lineage:
+    """Where an event comes from that is emitted while this claim is handled."""
+    row = claim.event
+    return child_of(
+        row.id, row.root_event_id, row.chain_depth, row.correlation_id, claim.handler_id
+    )
+
+
+class TransactUnit(Unit):
+    """The unit of one call of a function by `transact`."""
+
+    done = False
+    """Whether a commit has succeeded."""
+
+    def _committed(self, commit_id: int | None) -> None:
+        self.done = True
+
+    def call(self, function: Callable[[Unit], R]) -> R:
+        """Call it with this unit and commit; what it returned."""
+        with self:
+            result = function(self)
+            if inspect.isawaitable(result):
+                getattr(result, "close", lambda: None)()
+                raise InvalidTypeError(
+                    f"transact calls a function that returns when it is done, and {function!r} "
+                    f"returned {result!r:.100}",
+                    hint="Read and change in a plain function; await before or after it.",
+                )
+            if len(self._intents) or not self.done:
+                self.commit()
+        return result
+
+
+def check_retries(retries: object) -> None:
+    """Raise unless this is how often something may be done again."""
+    if isinstance(retries, bool) or not isinstance(retries, int):
         raise InvalidTypeError(f"retries is a whole number from 0 on, got {shown(retries)}")
-    attempt = 0
+    if retries < 0:
+        raise InvalidValueError(f"retries is a whole number from 0 on, got {retries}")
+
+
+def transact(core: Core, function: Callable[[Unit], R], retries: int, reads: Reads) -> R:
+    """See `Session.transact`."""
+    check_retries(retries)
+    turn: AbstractContextManager[None] = nullcontext()
+    conflicts = 0
     while True:
-        unit = Unit(session, reads)
-        try:
-            with unit:
-                result = function(unit)
-                if inspect.isawaitable(result):
-                    getattr(result, "close", lambda: None)()
-                    raise InvalidTypeError(
-                        f"transact calls a function that returns when it is done, and {function!r} "
-                        f"returned {result!r:.100}",
-                        hint="Read and change in a plain function; await before or after it.",
-                    )
-                if len(unit._intents) or not unit._done:
-                    unit.commit()
-            return result
-        except StateConflictError:
-            # After a commit of its own the function would do twice what it has done.
-            if attempt >= retries or unit._done:
-                raise
-        session._clock.sleep(retry_wait(attempt, session._random))
-        attempt += 1
+        unit = TransactUnit(core, reads)
+        with turn:
+            try:
+                return unit.call(function)
+            except StateConflictError as error:
+                conflicts += 1
+                check_repeatable(unit, error, conflicts, retries)
+                key = (error.type_name, error.key)
+        core.clock.sleep(conflict_wait(conflicts, core.random))
+        # Of several threads that change one object all but the first would conflict again.
+        turn = core.reruns.preferred(key, TAKE_TURNS * 1000)
+
+
+def check_repeatable(
+    unit: TransactUnit, conflict: StateConflictError, conflicts: int, retries: int
+) -> None:
+    """Raise the conflict if the function of `transact` is not to be called again."""
+    if unit.done:  # the function would do twice what it has done
+        raise conflict
+    if conflicts > retries:
+        conflict.add_note(
+            f"transact() called the function {conflicts} times, and each call had a conflict."
+        )
+        conflict.hint = "Raise retries=, or make the function shorter."
+        raise conflict
+
+
+def numbered(emits: list[Later[Event]], written: Written) -> int | None:
+    """Give events the ids they are stored under; the number of the commit."""
+    for emit, stored in zip(emits, written.stored, strict=True):
+        emit.event.id = stored.id
+    return written.commit_id
+
+
+def with_times(emits: Iterable[Event | Later[Event]]) -> list[Later[Event]]:
+    """What is to be emitted, each with when it is due."""
+    return [each if isinstance(each, Later) else Later(each) for each in emits]
 
 
 def planned(
@@ -435,8 +610,8 @@ def planned(
     delay: float | timedelta | None,
     at: datetime | None,
     dedup_key: str | None,
-) -> list[Later[Event]]:
-    """What is given as `event=`: none, one or several, each with when it is due."""
+) -> list[Event | Later[Event]]:
+    """What is given as `event=`: none, one or several, each with when it is due if it says so."""
     if event is None:
         if not _no_options(delay, at, dedup_key):
             raise InvalidValueError(
@@ -457,7 +632,11 @@ def planned(
             f"one dedup_key= cannot be that of {len(given)} events; nothing was written",
             hint="Give each its own: commit(event=[later(event, dedup_key=...), ...]).",
         )
-    return [_planned(each, delay, at, dedup_key) for each in given]
+    options = not _no_options(delay, at, dedup_key)
+    return [
+        each if isinstance(each, Event) and not options else _planned(each, delay, at, dedup_key)
+        for each in given
+    ]
 
 
 def _planned(
@@ -477,5 +656,6 @@ def _planned(
 def checked_reads(reads: object) -> bool:
     """Whether `reads=` says that what is read is checked."""
     if reads not in (None, "checked"):
-        raise InvalidValueError(f"reads is 'checked' or left out, got {shown(reads):.100}")
+        wrong = InvalidValueError if isinstance(reads, str) else InvalidTypeError
+        raise wrong(f"reads is 'checked' or left out, got {shown(reads):.100}")
     return reads == "checked"

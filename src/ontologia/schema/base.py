@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from ontologia.errors import DefinitionError, InvalidValueError, MetadataUnavailableError
 from ontologia.schema.annotations import is_class_variable, is_field, own_annotations
 from ontologia.schema.field import Field
-from ontologia.schema.shape import Shape
+from ontologia.schema.shape import UNFIT, Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,8 @@ class SchemaMeta(type):
         inherited = _inherited(cls)
         fields = inherited | _declared(cls, namespace, inherited)
         # The names around the class statement, for annotations that are text.
-        cls.__shape__ = cls._shape(fields, abstract, sys._getframe(1).f_locals, name)
+        around = sys._getframe(1).f_locals  # pyright: ignore[reportPrivateUsage] - no public name gives it
+        cls.__shape__ = cls._shape(fields, abstract, around, name)
         cls._defined()
         return cls
 
@@ -202,7 +203,11 @@ class SchemaObject(metaclass=SchemaMeta):
         if positional:
             name, fields = type(self).__name__, ", ".join(type(self).__shape__.fields)
             raise TypeError(f"{name} takes no positional arguments; its fields are {fields}")
-        object.__setattr__(self, "__dict__", type(self).__shape__.validate(values))
+        shape = type(self).__shape__
+        try:
+            shape.construct(self, values)
+        except UNFIT as error:
+            raise shape.invalid(error) from error
 
     if not TYPE_CHECKING:  # to a type checker it would mean that any name can be assigned
 

@@ -37,6 +37,12 @@ class _PydanticModel:
         return self._made[owner]
 
 
+def derive_event_type(class_name: str) -> str:
+    """`UserCreated` is `user.created`, `HTTPRequest` is `http.request`."""
+    spaced = re.sub("(.)([A-Z][a-z]+)", r"\1.\2", class_name)
+    return re.sub("([a-z0-9])([A-Z])", r"\1.\2", spaced).lower()
+
+
 class Event(SchemaObject):
     """Base of the events a program announces and reacts to.
 
@@ -68,10 +74,9 @@ class Event(SchemaObject):
                 raise TypeError("Event is the base of event classes; define one with its fields")
             if positional:
                 SchemaObject.__init__(self, *positional)
-            fields = type(self).__shape__.checked(values)
+            type(self).__shape__.construct(self, values)
             if priority is not None:
-                fields["priority"] = _checked_priority(priority)
-            object.__setattr__(self, "__dict__", fields)
+                self.__dict__["priority"] = _checked_priority(priority)
 
         def __setattr__(self, name: str, value: Any) -> None:
             if name in METADATA:
@@ -98,11 +103,7 @@ class Event(SchemaObject):
         others = [known for known in _classes.get(cls.__event_type__, []) if known() is not None]
         _classes[cls.__event_type__] = [*others, weakref.ref(cls)]
 
-    @staticmethod
-    def _derive_event_type(class_name: str) -> str:
-        """`UserCreated` is `user.created`, `HTTPRequest` is `http.request`."""
-        spaced = re.sub("(.)([A-Z][a-z]+)", r"\1.\2", class_name)
-        return re.sub("([a-z0-9])([A-Z])", r"\1.\2", spaced).lower()
+    _derive_event_type = staticmethod(derive_event_type)
 
 
 def payload_of(event: Event) -> str:
@@ -116,7 +117,7 @@ def event_of(cls: type[Event], payload: str | bytes) -> Event:
     Validated again, since another version of the program may have written it: fields the class
     does not know are left out, and InvalidValueError says what is missing or does not fit.
     """
-    stored = codec.decode(payload)
+    stored = codec.decode_stored(payload)
     if not isinstance(stored, dict):
         raise InvalidValueError(f"{cls.__name__}: the payload is no JSON object")
     shape = cls.__shape__
@@ -139,7 +140,7 @@ def event_class(event_type: str) -> type[Event] | None:
 
 
 def _checked_type(cls: type[Event], declared: Any) -> str:
-    name = Event._derive_event_type(cls.__name__) if declared is None else declared
+    name = derive_event_type(cls.__name__) if declared is None else declared
     if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_TYPE or name == "*":
         raise DefinitionError(
             f"{cls.__name__}: an event type is text of 1 to {_LONGEST_TYPE} characters and not *, "

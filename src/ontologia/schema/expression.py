@@ -7,8 +7,9 @@ a comparison with a missing or null value is neither true nor false, so neither 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Generic, Literal, NamedTuple, NoReturn, TypeAlias, TypeVar
 
 from ontologia.errors import QueryError, QueryTypeError, shown
@@ -317,6 +318,12 @@ class Expr(Generic[T]):
         if self._path.kind not in ("bool", "json"):
             raise QueryTypeError(f"{self._path.label} is not a truth value")
         return IsBool(self._path, expected)
+
+
+path_of: Callable[[Expr[Any]], Path] = attrgetter("_path")
+"""Where the value of an expression is found."""
+field_type_of: Callable[[Expr[Any]], FieldType] = attrgetter("_type")
+"""The type of the value of an expression."""
 
 
 def _parts(node: type[And | Or], condition: Condition) -> tuple[Condition, ...]:

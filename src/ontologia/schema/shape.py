@@ -13,7 +13,7 @@ import inspect
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping
 from datetime import date, time, timedelta
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from enum import Enum
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 from uuid import UUID
@@ -56,6 +56,9 @@ _RESERVED = {
         *_PYDANTIC,
     },
 }
+# A signalling NaN raises InvalidOperation where pydantic looks whether an enum has it.
+UNFIT = (ValidationError, InvalidOperation)
+"""What pydantic raises for a value that does not fit."""
 _INT64 = (Ge(-(2**63)), Le(2**63 - 1))
 _KEY = field_type(str)
 _LONGEST_NAME = 200
@@ -318,7 +321,7 @@ class Shape:
         """The fields of a new instance, converted and complete; InvalidValueError otherwise."""
         try:
             return self.checked(values)
-        except ValidationError as error:
+        except UNFIT as error:
             raise self.invalid(error) from error
 
     def checked(self, values: dict[str, Any]) -> dict[str, Any]:
@@ -327,6 +330,15 @@ class Shape:
             raise DefinitionError(f"{self.name} is abstract and has no instances")
         fields: dict[str, Any] = self._validator.validate_python(values).__dict__
         return fields if self._validators.model else self._complete(fields)
+
+    def construct(self, obj: Any, values: dict[str, Any]) -> None:
+        """Give a new instance its fields, as `checked` makes them."""
+        if self.abstract or self._validators.model:
+            object.__setattr__(obj, "__dict__", self.checked(values))
+        else:  # pydantic sets them, without an instance of the model in between
+            self._validator.validate_python(values, self_instance=obj)
+            if self.open or self.keys:
+                self._complete(obj.__dict__)
 
     def _complete(self, values: dict[str, Any]) -> dict[str, Any]:
         """Check what pydantic does not: the key, and the fields that an open class lets in."""
@@ -408,7 +420,7 @@ class Shape:
             raise AttributeError(f"{self.name} has no field {name!r}; it has {known}")
         try:
             checked = _assign(self.model, name, value, values if self._validators.fields else None)
-        except ValidationError as error:
+        except UNFIT as error:
             raise self.invalid(error) from error
         if name == self.key or name == self.instance_key:
             self.key_text(checked)
@@ -439,7 +451,7 @@ class Shape:
                 found = self._assigner.validate_python(
                     given | self.undeclared(values) | {**updates}
                 )
-            except ValidationError as error:
+            except UNFIT as error:
                 raise self.invalid(error) from error
         return {
             name: value
@@ -531,8 +543,10 @@ class Shape:
         if self.cls.__dict__.get("__doc__"):
             schema["description"] = inspect.cleandoc(self.cls.__doc__)
 
-    def invalid(self, error: ValidationError) -> InvalidValueError:
+    def invalid(self, error: ValidationError | InvalidOperation) -> InvalidValueError:
         """What pydantic found, as our own error."""
+        if isinstance(error, InvalidOperation):
+            return InvalidValueError(f"{self.name}: a signalling NaN is no value of any field")
         problems = error.errors(include_url=False)
         first = problems[0].get("ctx", {}).get("error")
         if len(problems) == 1 and isinstance(first, InvalidValueError):
@@ -606,18 +620,15 @@ class Shape:
         return tuple((n, t.encode) for n in self.stored if (t := self.types[n]).encode is not None)
 
     @functools.cached_property
-    def _copies(self) -> bool:
-        """Whether what is stored is not just what an instance holds."""
-        return bool(self._encoders) or self.kind == "relation"
-
-    @functools.cached_property
     def keys_are_text(self) -> bool:
         """Whether an entity's key is the text of its column, without conversion."""
         return self.key is not None and self.annotations[self.key] is str
 
     @functools.cached_property
-    def _free(self) -> tuple[str, ...]:
-        return tuple(name for name in self.stored if self.types[name].free)
+    def _storing(self) -> tuple[Any, Any, Any]:
+        """The names, the encoders and the free fields, looked up once for each object."""
+        free = tuple(name for name in self.stored if self.types[name].free)
+        return self.stored, self._encoders, free
 
     @functools.cached_property
     def decoders(self) -> tuple[tuple[str, Callable[[Any], Any]], ...]:
@@ -631,17 +642,18 @@ class Shape:
     def encode(self, values: dict[str, Any]) -> dict[str, Any]:
         """An instance's fields as they are stored, every part checked but text."""
         # An instance may hold more than its fields: the values of cached properties, for one.
-        exact = not self._copies and len(values) == len(self.stored)
-        stored = values if exact else {name: values[name] for name in self.stored}
+        names, encoders, free = self._storing
+        exact = len(values) == len(names) and not encoders and self.kind != "relation"
+        stored = values if exact else {name: values[name] for name in names}
         if self.open and not exact:
             undeclared = self.undeclared(values)
             if not codec.storable(undeclared):
                 codec.check(undeclared, self.name)
             stored |= undeclared
-        for name, encode in self._encoders:
+        for name, encode in encoders:
             if stored[name] is not None:
                 stored[name] = self._encoded(name, encode, stored[name])
-        for name in self._free:
+        for name in free:
             if not codec.storable(stored[name]):
                 codec.check(stored[name], f"{self.name}.{name}")
         return stored
@@ -710,15 +722,21 @@ class Shape:
         return fields
 
     def patch(self, obj: Any, patch: str) -> None:
-        """Set some fields of an instance to what `encode_some` made of them, as JSON text."""
-        obj.__dict__.update(self._decode_some(codec.decode(patch)))
+        """Set some fields of an instance to what `encode_some` made of them, as JSON text.
+
+        The validators of the class see all of them; InvalidValueError if one refuses.
+        """
+        some = self._decode_some(codec.decode_stored(patch))
+        if self._validators.model or self._validators.fields:
+            some = self.assigned(obj.__dict__, some)
+        obj.__dict__.update(some)
 
     def patched(self, stored: dict[str, Any], patch: str, key: tuple[str, ...]) -> str:
         """Stored fields with some set to what `encode_some` made of them, as canonical JSON.
 
         The validators of the class see all of them; InvalidValueError if one refuses.
         """
-        some: dict[str, Any] = codec.decode(patch)
+        some: dict[str, Any] = codec.decode_stored(patch)
         if self._validators.model or self._validators.fields:
             values = self.keyed(self._decode_some(dict(stored)), key)
             return self.dump(values | self.assigned(values, self._decode_some(some)))
@@ -736,7 +754,9 @@ class Shape:
         """A value converted to the type of a field, without the validators of the class."""
         try:
             return self._adapters[name].validate_python(value)
-        except ValidationError as error:
+        except UNFIT as error:
+            if isinstance(error, InvalidOperation):
+                raise self.invalid(error) from error
             problem = error.errors(include_url=False)[0]
             raise InvalidValueError(
                 f"{self.name}: {name}: {problem['msg']}, got {shown(value)}"

@@ -46,7 +46,7 @@ class TypeSpec:
     @classmethod
     def from_json(cls, text: str) -> TypeSpec:
         """The spec in stored text; text from elsewhere may lack what it did not know."""
-        decoded = codec.decode(text)
+        decoded = codec.decode_stored(text)
         data: dict[str, Any] = decoded if isinstance(decoded, dict) else {}
         fields = data.get("fields")
         return cls(
@@ -67,7 +67,7 @@ class TypeSpec:
 
 def schema_hash(schema_json: str) -> str:
     """SHA-256 of a schema's canonical form, whatever form it comes in."""
-    return hashlib.sha256(codec.encode(codec.decode(schema_json)).encode()).hexdigest()
+    return hashlib.sha256(codec.encode(codec.decode_stored(schema_json)).encode()).hexdigest()
 
 
 def spec_of(shape: Shape) -> TypeSpec:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeAlias
 
 from ontologia.errors import LockContentionError
 
+HURRY_MS = 500
 Bindings: TypeAlias = dict[str, Any] | Sequence[Any]
 
 
@@ -34,10 +35,11 @@ class Tx(Protocol):
         """Run it; how many rows it changed."""
         ...
 
-    def ask(self, sql: str, bindings: Bindings = ()) -> Callable[[], list[Any]]:
-        """Run it; calling what this returns gives its rows, also when the transaction has ended.
+    def ask(self, sql: str, bindings: Bindings = ()) -> Sequence[Any]:
+        """Run it at the latest when its rows are read or the transaction ends.
 
-        A server is sent what is asked together, and is waited for once.
+        The rows can be read after the transaction, too, which may save a round trip; AnswerLost if
+        the connection was lost before they arrived.
         """
         ...
 
@@ -49,10 +51,10 @@ class Tx(Protocol):
         """Run one prepared statement for each row, at the latest when the transaction ends."""
         ...
 
-    def hand_out_turn(self, *, wait: bool) -> bool:
-        """Have hand-out and registration to oneself until the end of the transaction.
+    def lock_dispatch(self, *, wait: bool) -> bool:
+        """Lock dispatch and registration until the end of the transaction.
 
-        Without `wait`, False if somebody else has it. One writer at a time has it anyway.
+        Without `wait`, False if another transaction has the lock. On SQLite every writer has it.
         """
         ...
 
@@ -64,9 +66,9 @@ class Database(Protocol):
     """Whether a write transaction excludes every other one (SQLite), or only conflicting ones."""
 
     def write(
-        self, *, timeout_ms: int | None = None, durable: bool = True
+        self, *, timeout_ms: int | None = None, durable: bool = True, hurry: bool = False
     ) -> AbstractContextManager[Tx]:
-        """A write transaction, hard or soft."""
+        """A write transaction, hard or soft; in a hurry nothing is waited for longer than `HURRY_MS`."""
         ...
 
     def read(self) -> AbstractContextManager[Tx]:

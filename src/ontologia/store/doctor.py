@@ -16,7 +16,7 @@ from ontologia.clock import Clock, to_text
 from ontologia.delivery.dead_letter import EventDeadLetter
 from ontologia.store.events.check import RULES
 from ontologia.store.findings import Check, Finding, Severity
-from ontologia.store.open import _is_postgres
+from ontologia.store.open import is_postgres
 from ontologia.store.protocol import Store
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ CHECKS = (
         "unconsumed",
         Severity.warning,
         "events of a type that no consumer subscribes to; they are collected after the retention time",
-        "If the class was renamed, set its __event_type__ to this one. Otherwise run a "
+        "If the class was renamed, give it the old type: class NewName(Event, name=...). Otherwise run a "
         "handler for them, or delete the old ones: "
         "ontologia events cleanup --namespace {} --type {} --before 30d",
     ),
@@ -72,7 +72,7 @@ CHECKS = (
         "unclaimed_types",
         Severity.warning,
         "events wait for a consumer whose running program has no handler for their type",
-        "If the class was renamed, set its __event_type__ to this one. Otherwise "
+        "If the class was renamed, give it the old type: class NewName(Event, name=...). Otherwise "
         "delete them: ontologia events cleanup --namespace {} --type {} --before 0s",
     ),
     Check(
@@ -83,6 +83,20 @@ CHECKS = (
         "events dismiss takes them off the list.",
     ),
     Check(
+        "overdue",
+        Severity.warning,
+        "a handler began events and did not end before their lease; no worker has claimed them again",
+        "Run more workers, or look where the handler hangs. timeout= and lease= of @on_event say how "
+        "long it may take.",
+    ),
+    Check(
+        "abandoned_threads",
+        Severity.warning,
+        "threads of a worker are stuck in handlers past their timeouts",
+        "The worker goes on without them, and ends with exit code 7 once they are more than "
+        "max_abandoned_threads. Its log says where they hang.",
+    ),
+    Check(
         "unseen_consumers",
         Severity.warning,
         "a consumer that nobody runs any more; its events are waiting",
@@ -90,8 +104,18 @@ CHECKS = (
     ),
 )  # fmt: skip
 MENDING = (
-    *("locks", "sessions", "subscriptions", "attempts", "dedup", "claims", "letters", "endings"),
-    *("counts", "starts", "finished", "due", "incoming", "ready_gone", "waiting", "ready"),
+    *("locks", "sessions", "subscriptions", "attempts", "restored", "dedup", "claims", "letters"),
+    *(
+        "endings",
+        "counts",
+        "starts",
+        "finished",
+        "due",
+        "incoming",
+        "ready_gone",
+        "waiting",
+        "ready",
+    ),
 )
 """The order matters: a claim is put right before anything is compared with it."""
 
@@ -103,8 +127,9 @@ def examine(
     progress: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Finding]:
     """Everything that is wrong, as it is found; `progress` is told what is looked at."""
+    opened: Any = store
     backend: Any = _backend(store)
-    database: Any = store._database  # type: ignore[attr-defined]  # pyright: ignore
+    database: Any = opened.database
     sql = backend.sql_of(store)
     facts = _facts(clock, config)
     for check in (*CHECKS, *backend.OWN):
@@ -112,7 +137,7 @@ def examine(
         for where, count, *names in database.all(sql[check.name], facts):
             remedy = check.remedy.format(*map(quote, names))
             yield Finding(check.severity, check.name, check.what, where, int(count), remedy)
-    yield from _broken_rules(store.events, database, progress)
+    yield from _broken_rules(opened.event_sql, database, progress)
     progress("the database itself")
     yield from backend.surroundings(store)
 
@@ -133,10 +158,8 @@ def repair(
     mended: dict[str, int] = {}
     with store.write() as transaction:
         tx = transaction.tx
-        tx.hand_out_turn(wait=True)
-        if "free_planner" in sql:
-            tx.all(sql["free_planner"])
-        tx.run(sql["lock_tables"])
+        tx.lock_dispatch(wait=True)
+        tx.run(sql["begin_repair"])
         wrong = {
             name: sum(int(row[1]) for row in tx.all(sql[name]))
             for name in ("entity_latest", "relation_latest")
@@ -155,7 +178,7 @@ def repair(
 
 
 def _backend(store: Store) -> Any:
-    if _is_postgres(store.uri):
+    if is_postgres(store.uri):
         from ontologia.store.postgres import doctor as postgres
 
         return postgres
@@ -175,11 +198,13 @@ def _facts(clock: Clock, config: OntologiaConfig) -> dict[str, str]:
     }
 
 
-def _broken_rules(events: Any, database: Any, progress: Callable[[str], None]) -> Iterator[Finding]:
+def _broken_rules(
+    sql: Mapping[str, str], database: Any, progress: Callable[[str], None]
+) -> Iterator[Finding]:
     """What `event_store.check()` finds, counted: one finding a rule, with the first row."""
     for name, rule in RULES.items():
         progress(rule)
-        question = events._sql[name].rstrip().removesuffix(";")
+        question = sql[name].rstrip().removesuffix(";")
         [(count,)] = database.all(f"SELECT COUNT(*) FROM ({question}) AS broken")
         if count:
             first = database.all(f"SELECT * FROM ({question}) AS broken LIMIT 1")

@@ -29,6 +29,8 @@ class About(NamedTuple):
     layout: int
     bytes: int
     """Of all tables and indexes."""
+    durability: str | None
+    """The server's settings on which it rests: `fsync on, …`; None where there is no server."""
 
 
 class TypeVersion(NamedTuple):
@@ -98,13 +100,23 @@ class Contents:
 
         However many there are, few of them are in memory.
         """
+        after: ObjectKey | None = None
+        while page := self.page(kind, name, as_of, after):
+            yield from page
+            after = page[-1].key
+
+    def page(
+        self, kind: str, name: str, as_of: int | None, after: ObjectKey | None
+    ) -> list[StoredObject]:
+        """The next of these objects, after this key; [] at the end."""
         sql = self._sql[f"{kind}_page" if as_of is None else f"{kind}_page_at"]
         parts = _KEY[kind]
-        asked = {"type": name, "most": _PAGE, **dict.fromkeys(parts, ""), **_span(as_of)}
-        while rows := self._tx.all(sql, asked):
-            for *key, fields, version in rows:
-                yield StoredObject(tuple(key), fields, version or 1)
-            asked |= dict(zip(parts, rows[-1], strict=False))
+        asked = {"type": name, "most": _PAGE, **_span(as_of)}
+        asked |= dict(zip(parts, after or ("",) * len(parts), strict=True))
+        return [
+            StoredObject(tuple(key), fields, version or 1)
+            for *key, fields, version in self._tx.all(sql, asked)
+        ]
 
 
 class Inventory:
@@ -122,8 +134,8 @@ class Inventory:
 
     def about(self) -> About:
         """The database."""
-        backend, layout, size = self._database.all(self._sql["about"])[0]
-        return About(backend, layout, int(size or 0))
+        backend, layout, size, durability = self._database.all(self._sql["about"])[0]
+        return About(backend, layout, int(size or 0), durability)
 
     def count_events(self, now: str) -> dict[str, dict[str, int]]:
         """Retained events by namespace and status. Looks at every one of them."""
@@ -135,7 +147,7 @@ class Inventory:
 
 
 def _host(metadata: str | None) -> str | None:
-    said = codec.decode(metadata) if metadata else {}
+    said = codec.decode_stored(metadata) if metadata else {}
     return f"{said['hostname']}, process {said.get('pid')}" if "hostname" in said else None
 
 

@@ -28,8 +28,8 @@ class LockStatements:
         """Its statements, for what else belongs into the transaction."""
         self._sql = sql
         self._clock = clock
-        self.now = to_text(clock.now())
-        """The instant of this transaction."""
+        self.now = ""
+        """The instant at which it began to write state."""
 
     def lock_holder(self, owner_id: str) -> str | None:
         """Whoever else holds the lease at this moment."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from importlib import import_module
 from random import Random
 from typing import TYPE_CHECKING, Protocol
@@ -12,18 +13,30 @@ from ontologia.errors import StoreOpenError
 
 if TYPE_CHECKING:
     from ontologia.config import OntologiaConfig
-    from ontologia.store.events.store import SqlEventStore
+    from ontologia.store.events.archives import Archive
+    from ontologia.store.events.store import EventStore
     from ontologia.store.protocol import Store
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+)://")
 _POSTGRES = ("postgresql", "postgres")
+# What is no URI and was never meant as a path: `host=db password=x`, `user:password@host/db`, and a
+# URI in quotes, after other text or with a slash too few. What begins with / or . is a path.
+_SETTING = re.compile(
+    r"(?:^|[\s;?&])(?:PG)?(?:host|hostaddr|port|user|username|uid|password|passwd|pwd|passfile|dbname|"
+    r"database|server|service|sslmode|data source)\s*=",
+    re.IGNORECASE,
+)
+_CREDENTIALS = re.compile(r"[^/\s]*:[^\s]*@|^//[^/]*@")
+_ALMOST = re.compile(r"(?:jdbc:|postgres(?:ql)?(?::|//))", re.IGNORECASE)
+_PATH = re.compile(r"\.|/(?!/)|[A-Za-z]:[\\/]")  # the last on Windows
+_PASSWORD = re.compile(r"//.*@", re.DOTALL)
 
 
 class WithEvents(Protocol):
     """An opened store of which only the events are used."""
 
     @property
-    def events(self) -> SqlEventStore:
+    def events(self) -> EventStore:
         """The event store."""
         ...
 
@@ -34,9 +47,9 @@ class WithEvents(Protocol):
 
 def clock_of(uri: str) -> Clock:
     """The clock of a store whose user brings none: a server's time where there is a server."""
-    if not _is_postgres(uri):
+    if not is_postgres(uri):
         return SYSTEM_CLOCK
-    _check_driver()
+    check_driver()
     from ontologia.store.postgres.clock import clock_of
     from ontologia.store.postgres.place import place_of
 
@@ -51,9 +64,16 @@ def open_store(uri: str, config: OntologiaConfig, clock: Clock, random: Random) 
     `postgresql://user:password@host:port/database` the tables are in the schema `ontologia` of
     that database, or in the one that `?schema=` names.
     """
-    if _is_postgres(uri):
+    store = _opened(uri, config, clock, random)
+    if config.archive_uri is not None:
+        store.events.archives.open = partial(open_archive, config.archive_uri)
+    return store
+
+
+def _opened(uri: str, config: OntologiaConfig, clock: Clock, random: Random) -> Store:
+    if is_postgres(uri):
         return _open_postgres(uri, config, clock, random)
-    path = _sqlite_path(uri)
+    path = sqlite_path(uri)
     from ontologia.store.sqlite.store import SQLiteStore
 
     return SQLiteStore(uri, path, config, clock, random)
@@ -64,14 +84,21 @@ def open_event_store(uri: str, config: OntologiaConfig, clock: Clock, random: Ra
     return open_store(uri, config, clock, random)
 
 
+def open_archive(uri: str) -> Archive:
+    """Open an archive of events, `s3://bucket/prefix`. Sends no request."""
+    from ontologia.store.s3.archive import Archive
+
+    return Archive(uri)
+
+
 def _open_postgres(uri: str, config: OntologiaConfig, clock: Clock, random: Random) -> Store:
-    _check_driver()
+    check_driver()
     from ontologia.store.postgres.store import PostgresStore
 
     return PostgresStore(uri, config, clock, random)
 
 
-def _check_driver() -> None:
+def check_driver() -> None:
     try:
         import_module("psycopg_pool")
     except ImportError as error:
@@ -81,13 +108,18 @@ def _check_driver() -> None:
         ) from error
 
 
-def _is_postgres(uri: str) -> bool:
+def is_postgres(uri: str) -> bool:
     scheme = _SCHEME.match(uri) if isinstance(uri, str) else None
     return scheme is not None and scheme[1].lower() in _POSTGRES
 
 
-def _sqlite_path(uri: str) -> str:
-    if not isinstance(uri, str) or not uri or "\0" in uri:
+def sqlite_path(uri: str) -> str:
+    given: object = uri
+    if not isinstance(given, str):  # not repeated: bytes may have a password, too
+        kind = type(given).__name__
+        raise StoreOpenError(f"a {kind} names no database", hint="Give text, a path like app.db.")
+    _check_connection_string(uri)
+    if not uri or "\0" in uri:
         raise StoreOpenError(f"{uri!r} names no database", hint="Give a path like app.db.")
     if not uri.isascii():
         _check_unicode(uri)
@@ -95,7 +127,7 @@ def _sqlite_path(uri: str) -> str:
     if scheme is None:
         if uri.startswith(("file:", "sqlite:")):
             raise StoreOpenError(
-                f"{uri} is neither a path nor a URI Ontologia knows",
+                f"{_redacted(uri)} is neither a path nor a URI Ontologia knows",
                 hint="Give a path like app.db, or sqlite:///app.db with three slashes.",
             )
         return uri
@@ -105,19 +137,48 @@ def _sqlite_path(uri: str) -> str:
             hint="Use sqlite:///path/to/file.db or postgresql://host/database.",
         )
     rest = uri[len("sqlite://") :]
+    _check_connection_string(rest.removeprefix("/"))
     if "?" in rest:
         raise StoreOpenError(
-            f"{uri} has options after a ?, and Ontologia knows none there",
+            f"{_redacted(uri)} has options after a ?, and Ontologia knows none there",
             hint="Leave them out; settings are given as OntologiaConfig(...). A bare path may hold a ?.",
         )
     if rest in ("", "/", "/:memory:"):
         return ":memory:"
     if not rest.startswith("/"):
         raise StoreOpenError(
-            f"{uri} names a host, and SQLite has none",
-            hint=f"Three slashes for a relative path: sqlite:///{rest}.",
+            f"{_redacted(uri)} names a host, and SQLite has none",
+            hint=f"Three slashes for a relative path: {_redacted('sqlite:///' + rest)}.",
         )
     return rest[1:]
+
+
+def _check_connection_string(uri: str) -> None:
+    """StoreOpenError for what would be a file with a password in its name; nothing is repeated."""
+    meant = uri.strip("\"'`<> \t\r\n\v\f\0\ufeff")
+    if _PATH.match(uri):
+        return
+    if _SCHEME.match(meant) is not None:
+        found = meant != uri
+    else:
+        found = (
+            "://" in meant
+            or any(each.search(meant) for each in (_SETTING, _CREDENTIALS))
+            or bool(_ALMOST.match(meant))
+        )
+    if found:
+        raise StoreOpenError(
+            "this is neither a path nor a URI that Ontologia knows; it looks like a connection "
+            "string, so it is not repeated here, and nothing was created",
+            hint="postgresql://user:password@host:5432/database, without quotes or spaces around "
+            "it. A file of such a name is ./ and the name.",
+        )
+
+
+def _redacted(uri: str) -> str:
+    """The same without what may be secret: credentials, and options."""
+    before, mark, _ = _PASSWORD.sub("//…@", uri).partition("?")
+    return f"{before}?…" if mark else before
 
 
 def _check_unicode(path: str) -> None:

@@ -8,18 +8,17 @@ A backend is one object that keeps all of these. The rules hold on each of them:
 - Nothing is ever updated or deleted in the history; what is current can be rebuilt from it.
 - The database's own errors come out as `ontologia.errors.DatabaseError` or a subclass.
 
-`ontologia.testing.conformance` is the suite that every backend passes.
+`ontologia_conformance` is the suite that every backend passes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ontologia.query.question import Question
-from ontologia.schema.event import Event
 from ontologia.store.database import Tx
 from ontologia.store.inventory import Inventory
 from ontologia.store.provenance import Provenance
@@ -29,6 +28,7 @@ from ontologia.store.rows import (
     Claim,
     CommitRow,
     EntityRow,
+    KeptReply,
     Keys,
     ObjectKey,
     PathRow,
@@ -39,9 +39,10 @@ from ontologia.store.rows import (
     StoredType,
     TypeKey,
 )
+from ontologia.store.writer import Request
 
 if TYPE_CHECKING:
-    from ontologia.store.events.store import SqlEventStore
+    from ontologia.store.events.store import EventStore
 
 
 class StateReader(Protocol):
@@ -84,7 +85,11 @@ class Transaction(StateReader, Protocol):
         metadata: dict[str, Any],
         versions: dict[TypeKey, int],
     ) -> int:
-        """Append a commit with these changes; its number. `versions` are the schema versions."""
+        """Append a commit with these changes; its number. `versions` are the schema versions.
+
+        InvalidValueError, before anything is written, if one creates an object with a key of more
+        than `key_length.LONGEST_KEY` bytes.
+        """
         ...
 
     def find(self, question: Question) -> list[tuple[ObjectKey, str]]:
@@ -96,6 +101,48 @@ class Transaction(StateReader, Protocol):
 
     def announce(self, announcements: Iterable[Announcement]) -> list[Stored]:
         """Store events with what else this transaction writes."""
+        ...
+
+    def number(self, event_id: str) -> int:
+        """The number of an event that is stored."""
+        ...
+
+    def keep_reply(self, reply: KeptReply) -> bool:
+        """Store a reply; False if there is one under its key."""
+        ...
+
+    @property
+    def committed(self) -> bool | None:
+        """Whether it is committed, also if an interrupt came right after that; None if unknown."""
+        ...
+
+    @property
+    def has_registered(self) -> bool:
+        """Whether it has registered a type: until it is committed, others must not rely on that."""
+        ...
+
+    def begin_requests(self) -> None:
+        """Have everything answered that requests looked ahead for, once the lock is held."""
+        ...
+
+    @property
+    def written(self) -> int:
+        """How much was written so far, for `has_written`."""
+        ...
+
+    def has_written(self, before: int, error: Exception) -> bool:
+        """Whether a request that raised this may have written something since `written` was `before`.
+
+        Then the transaction is to be rolled back: a savepoint would cost every request something.
+        """
+        ...
+
+    def admit(self) -> None:
+        """Begin to write state; HeldUp if another owner holds the lease on long writes."""
+        ...
+
+    def look_ahead(self, claim: Claim | None, keys: Keys) -> None:
+        """Say what `holds` and `current` will be asked, so that a server answers in one round trip."""
         ...
 
     def holds(self, claim: Claim) -> bool:
@@ -114,6 +161,13 @@ class Store(Protocol):
     store_id: str
     """Names this store for good: versions of objects from another store mean nothing here."""
 
+    def hurry(self) -> None:
+        """The session is about to close: wait seconds at most for a server that does not answer.
+
+        That also ends waits that have begun, with ConnectionLostError. Idempotent.
+        """
+        ...
+
     def close(self) -> None:
         """Give up all connections. Closing again is nothing."""
         ...
@@ -130,16 +184,26 @@ class Store(Protocol):
         owner_id: str | None = None,
         timeout_ms: int | None = None,
         durable: bool = True,
-        claim: Claim | None = None,
-        keys: Keys | None = None,
     ) -> AbstractContextManager[Transaction]:
         """A write transaction; leaving it with an exception takes everything back.
 
         Waits while somebody else writes or holds the lease on long writes, at most `timeout_ms`,
         then raises LockContentionError. `durable` (hard) survives a power cut once it returned;
         a soft one survives a killed process, and a power cut only together with a later hard one.
-        `claim` and `keys` say what `holds` and `current` will be asked, so that a server gets
-        those statements in the round trip that takes the lock.
+        """
+        ...
+
+    def submit(self, request: Request) -> None:
+        """Have a request written, in one transaction with what waits at the same time.
+
+        Raises what the request raised, and LockContentionError as `write` does.
+        """
+        ...
+
+    def submit_all(self, requests: Sequence[Request]) -> Sequence[Exception | None]:
+        """Have requests written, each as by `submit`, in as few transactions as possible.
+
+        Returns what `submit` would have raised for each, None for one that is written.
         """
         ...
 
@@ -242,7 +306,7 @@ class Store(Protocol):
     # -- events -----------------------------------------------------------------------------
 
     @property
-    def events(self) -> SqlEventStore:
+    def events(self) -> EventStore:
         """The event store: in the same database, and in the same transactions."""
         ...
 
@@ -273,178 +337,4 @@ class Waiting(Protocol):
 
     def close(self) -> None:
         """Give up what was held."""
-        ...
-
-
-class EventStore(Protocol):
-    """Where events are kept, claimed and ended.
-
-    A claim is one event for one consumer, with a lease and a token. Whatever is done in its name
-    changes nothing once the lease has run out or another session has the claim. Without
-    `session_id` and `lease_token` a call means whoever holds it.
-    """
-
-    def enqueue(self, event: Event, namespace: str) -> None:
-        """Store an event, durably. An id, time and lineage it brings along are kept.
-
-        IntegrityError if the id exists, InvalidValueError if it cannot be stored.
-        """
-        ...
-
-    def claim(
-        self,
-        namespace: str,
-        handler_id: str,
-        session_id: str,
-        event_types: list[str],
-        limit: int,
-        lease_ms: int,
-    ) -> list[Event]:
-        """Claim up to `limit` events, by priority and then age, for `lease_ms`.
-
-        Registers the consumer `handler_id`, and its types, when this process sees it first. An
-        event that cannot be read is buried and left out. Costs what is new, due and taken; with
-        nothing to do, one read.
-        """
-        ...
-
-    def ack(
-        self,
-        handler_id: str,
-        event_id: str,
-        *,
-        session_id: str | None = None,
-        lease_token: str | None = None,
-    ) -> None:
-        """The event was processed: it is never claimed for this handler again."""
-        ...
-
-    def release(
-        self,
-        handler_id: str,
-        event_id: str,
-        *,
-        error: str | None = None,
-        session_id: str | None = None,
-        lease_token: str | None = None,
-    ) -> None:
-        """The attempt failed: again after the backoff, or buried at `event_max_attempts`.
-
-        Burying writes a dead letter and announces `event.dead_letter`, in the same transaction.
-        """
-        ...
-
-    def register_session(self, session_id: str, namespace: str, metadata: dict[str, Any]) -> None:
-        """Write down that a session is there; its start is kept when it is written again."""
-        ...
-
-    def heartbeat(self, session_id: str) -> None:
-        """Write down that a session is alive; an unknown one is nothing."""
-        ...
-
-
-class TransactionalEventStore(EventStore, Protocol):
-    """What the stores here offer beyond that."""
-
-    def start(
-        self,
-        handler_id: str,
-        event_id: str,
-        *,
-        lease_ms: int,
-        session_id: str | None = None,
-        lease_token: str | None = None,
-    ) -> bool:
-        """Mark that the attempt begins: from here on a lease that runs out counts as one."""
-        ...
-
-    def renew(
-        self,
-        handler_id: str,
-        event_id: str,
-        *,
-        lease_ms: int,
-        session_id: str | None = None,
-        lease_token: str | None = None,
-    ) -> bool:
-        """Extend the lease to `lease_ms` from now; False if it was lost."""
-        ...
-
-    def abandon(
-        self,
-        handler_id: str,
-        event_id: str,
-        *,
-        session_id: str | None = None,
-        lease_token: str | None = None,
-    ) -> None:
-        """Hand the event back at once, without counting an attempt."""
-        ...
-
-    def defer(
-        self,
-        event: Event,
-        namespace: str,
-        *,
-        delay: float | timedelta | None = None,
-        at: datetime | None = None,
-        dedup_key: str | None = None,
-    ) -> int | None:
-        """Store an event for later; its number, or None if `dedup_key` was taken."""
-        ...
-
-    def cancel_deferred(self, namespace: str, number: int) -> bool:
-        """Take back a deferred event; False if it fired, was cancelled or never was."""
-        ...
-
-    def list_namespaces(self) -> list[dict[str, Any]]:
-        """`namespace sessions pending unsubscribed dead_letters` of each; counts all retained events."""
-        ...
-
-    def list_sessions(self, namespace: str) -> list[dict[str, Any]]:
-        """`session_id hostname pid started_at last_heartbeat stopped_at is_dead metadata`."""
-        ...
-
-    def list_events(self, namespace: str, limit: int = 100) -> list[dict[str, Any]]:
-        """`id type created_at priority status handler`, by priority and then age."""
-        ...
-
-    def list_dead_letters(self, namespace: str, limit: int = 100) -> list[dict[str, Any]]:
-        """`event_id type handler attempts last_error failed_at`, the newest first."""
-        ...
-
-    def list_consumers(self, namespace: str) -> list[dict[str, Any]]:
-        """`name last_seen_at paused_at ready claimed backoff types`, by name."""
-        ...
-
-    def inspect_event(self, event_id: str, namespace: str | None = None) -> dict[str, Any] | None:
-        """One event with all its claims and failed attempts; None if there is none there."""
-        ...
-
-    def replay_event(self, namespace: str, event_id: str) -> str | None:
-        """Store the event again as a new one, for all its consumers; the new id, None if unknown."""
-        ...
-
-    def cleanup_events(self, namespace: str, before: datetime | timedelta) -> int:
-        """Delete events from before then, finished or not, unless leased; how many."""
-        ...
-
-    def collect_events(self, namespace: str) -> int:
-        """Delete what is past its retention and every consumer has finished, or none has; how many."""
-        ...
-
-    def pause(self, namespace: str, handler_id: str) -> bool:
-        """Stop deliveries to a consumer until `resume`; False if there is none of that name."""
-        ...
-
-    def resume(self, namespace: str, handler_id: str) -> bool:
-        """Deliver again."""
-        ...
-
-    def forget(self, namespace: str, handler_id: str) -> bool:
-        """Remove a consumer and what waits for it; refused while a live session runs it."""
-        ...
-
-    def check(self) -> list[str]:
-        """What breaks the rules of delivery, one line each; [] for a sound store."""
         ...

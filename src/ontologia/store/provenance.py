@@ -121,14 +121,25 @@ class Trail:
         """What began with this event. Costs the number of its events."""
         rows = self._tx.all(self._sql["chain_of"], {"root": root_event_id})
         events = [EventRow(*row[:-1]) for row in rows]
-        ids = {"ids": codec.encode_checked([event.id for event in events])}
+        event_ids = [event.id for event in events]
+        ids = {"ids": codec.encode_checked(event_ids)}
         return Chain(
             events,
-            [ClaimRow(*row) for row in self._tx.all(self._sql["claims_of"], ids)],
+            self.claims(event_ids),
             [AttemptRow(*row) for row in self._tx.all(self._sql["attempts_at"], ids)],
-            self.commits_for(event.id for event in events),
+            self.commits_for(event_ids),
             self._tx.all(self._sql["ready_for"], ids),
         )
+
+    def event(self, event_id: str) -> EventRow | None:
+        """One event; None if it is not retained."""
+        row = self._tx.one(self._sql["get_event"], {"id": event_id})
+        return None if row is None else EventRow(*row)
+
+    def claims(self, event_ids: list[str]) -> list[ClaimRow]:
+        """How every consumer stands to these events."""
+        ids = codec.encode_checked(event_ids)
+        return [ClaimRow(*row) for row in self._tx.all(self._sql["claims_of"], {"ids": ids})]
 
 
 class Provenance:
@@ -156,4 +167,6 @@ class Provenance:
 def commit_of(row: tuple[int, str, str | None]) -> CommitRow:
     """A commit from its columns."""
     number, created_at, metadata = row
-    return CommitRow(number, from_text(created_at), codec.decode(metadata) if metadata else {})
+    return CommitRow(
+        number, from_text(created_at), codec.decode_stored(metadata) if metadata else {}
+    )

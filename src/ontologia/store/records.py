@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from ontologia.clock import from_text
+from ontologia.clock import Clock, from_text
 from ontologia.store.database import Database
 from ontologia.store.inventory import Inventory
 from ontologia.store.protocol import StateReader
@@ -16,13 +16,15 @@ from ontologia.store.replies import Replies
 from ontologia.store.rows import TOMBSTONE, CommitRow, RawChange, StoredType
 
 if TYPE_CHECKING:
-    from ontologia.store.events.store import SqlEventStore
+    from ontologia.store.events.store import EventStore
 
 
 class Records:
     """The part of a store that reads its own records; `store.protocol.Store` says what each is."""
 
-    events: SqlEventStore
+    clock: Clock
+    events: EventStore
+    event_sql: Mapping[str, str]
 
     def __init__(self, database: Database, sql: Mapping[str, str]) -> None:
         self._records = database
@@ -30,15 +32,15 @@ class Records:
 
     @property
     def inventory(self) -> Inventory:
-        return Inventory(self._records, self.events._sql)
+        return Inventory(self._records, self.event_sql)
 
     @property
     def provenance(self) -> Provenance:
-        return Provenance(self._records, self.events._sql)
+        return Provenance(self._records, self.event_sql)
 
     @property
     def replies(self) -> Replies:
-        return Replies(self._records, self.events._sql, self.events._clock)
+        return Replies(self._records, self.event_sql, self.clock)
 
     def read(self) -> AbstractContextManager[StateReader]:
         """A snapshot."""

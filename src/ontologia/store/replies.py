@@ -68,9 +68,14 @@ class Replies:
         return tx.run(self._sql["delete_replies"], span)
 
 
+def fits(key: str) -> bool:
+    """Whether there can be a reply under this key, as far as its length goes."""
+    return len(key) <= checks.LONGEST_KEY and len(key.encode()) <= _MOST_BYTES
+
+
 def _place(namespace: str, key: str) -> dict[str, str]:
     checks.name("namespace", namespace)
     checks.name("key", key, checks.LONGEST_KEY)
-    if len(key.encode()) > _MOST_BYTES:
+    if not fits(key):
         raise InvalidValueError(f"key has at most {_MOST_BYTES:,} bytes, got {key!r:.300}")
     return {"namespace": namespace, "key": key}

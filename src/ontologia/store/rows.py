@@ -168,6 +168,17 @@ class Stored(NamedTuple):
 
     id: str
     deferred: int | None
+    number: int | None = None
+    """Its number in the journal, if that was asked for."""
+
+
+class KeptReply(NamedTuple):
+    """What is answered to a request that came with a key of its own."""
+
+    namespace: str
+    key: str
+    request_hash: str
+    reply: str
 
 
 @dataclass(slots=True)
@@ -190,11 +201,13 @@ class Claim:
     """Whether that is a later one than the start mark says."""
     lease_ms: float = 0.0
     """How long the lease was when the event was claimed; renewals are as long."""
-    renew_until: float | None = None
-    """By the monotonic clock: how long the lease is renewed while the handler runs."""
+    renewed: bool = False
+    """Whether the lease is renewed while the handler runs."""
+    outside: bool = False
+    """Whether the claim is kept outside the database, whose only fence is the end of the lease."""
 
 
-class Consumer(NamedTuple):
+class ConsumerRow(NamedTuple):
     """A consumer as a claimer knows it."""
 
     id: int

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ontologia import codec
 from ontologia.errors import UniqueViolationError
 from ontologia.query.question import Question
-from ontologia.schema.expression import In
+from ontologia.schema.expression import In, path_of
 from ontologia.schema.shape import Shape
 from ontologia.store.protocol import Transaction
 from ontologia.store.rows import ObjectKey, RawChange
@@ -45,9 +45,9 @@ def _check(tx: Transaction, shape: Shape, name: str, changes: Sequence[RawChange
         if text in given:
             raise _violation(shape, name, text, change.key, given[text])
         given[text] = change.key
-    path = shape.expression(name)._path
+    path = path_of(shape.expression(name))
     for texts in _chunks(given):
-        wanted = In(path, tuple(map(codec.decode, texts)))
+        wanted = In(path, tuple(map(codec.decode_stored, texts)))
         for key, fields in tx.find(Question(shape, wanted)):
             held = _value(fields, name)
             if held is not None and given.get(held, key) != key:
@@ -56,7 +56,7 @@ def _check(tx: Transaction, shape: Shape, name: str, changes: Sequence[RawChange
 
 def _value(fields: str | None, name: str) -> str | None:
     """The canonical text of a field's value; None if there is none."""
-    value = None if fields is None else codec.decode(fields).get(name)
+    value = None if fields is None else codec.decode_stored(fields).get(name)
     return None if value is None else codec.encode(value)
 
 
@@ -69,7 +69,9 @@ def _chunks(texts: Iterable[str]) -> Iterator[list[str]]:
 def _violation(
     shape: Shape, name: str, text: str, key: ObjectKey, holder: ObjectKey
 ) -> UniqueViolationError:
-    return UniqueViolationError(shape.name, name, codec.decode(text), _label(key), _label(holder))
+    return UniqueViolationError(
+        shape.name, name, codec.decode_stored(text), _label(key), _label(holder)
+    )
 
 
 def _label(key: ObjectKey) -> str:
@@ -106,7 +108,7 @@ def find_duplicates(names: Iterable[str], objects: Mapping[ObjectKey, str]) -> l
         twice = {text: keys for text, keys in holders.items() if len(keys) > 1}
         if twice:
             examples = [
-                (codec.decode(text), [_label(key) for key in keys[:_EXAMPLES]])
+                (codec.decode_stored(text), [_label(key) for key in keys[:_EXAMPLES]])
                 for text, keys in islice(twice.items(), _EXAMPLES)
             ]
             found.append(Duplicates(name, len(twice), examples))

@@ -43,11 +43,16 @@ class Waker:
         return True
 
     def close(self) -> None:
-        """Give up the sockets. Closing again is nothing."""
+        """Give up the sockets. Idempotent."""
         if not self._closed:
             self._closed = True
             self._woken.close()
             self._waking.close()
+
+    def __del__(self) -> None:
+        """The end of a program may interrupt a run before it has closed its watch."""
+        if hasattr(self, "_closed"):
+            self.close()
 
 
 def readable(descriptors: list[int], seconds: float) -> list[int]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from ontologia import codec
 from ontologia.delivery.dead_letter import EventDeadLetter
-from ontologia.runtime.session import Session
+from ontologia.runtime.session import Session, core_of
 from ontologia.store.rows import RawChange
 
 HANDLED = "was handled"
@@ -30,7 +30,7 @@ class Ending(NamedTuple):
 
 def ending_of(session: Session, event_id: str, before: Counter[str], effects: Any) -> Ending:
     """How it stands now; `before` are the events that were there from the beginning."""
-    changes = session._store.changes_between(0, session.head)
+    changes = core_of(session).store.changes_between(0, session.head)
     return Ending(
         _fate(session.event_store.inspect_event(event_id) or {}),
         {_name(each): _fields(each.after) for each in changes if each.after is not None},
@@ -64,7 +64,7 @@ def _name(change: RawChange) -> str:
 
 
 def _fields(text: str) -> dict[str, str]:
-    return {name: codec.encode(value) for name, value in codec.decode(text).items()}
+    return {name: codec.encode(value) for name, value in codec.decode_stored(text).items()}
 
 
 def differences(wanted: Ending, got: Ending) -> list[str]:

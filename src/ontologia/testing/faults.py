@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 from ontologia.errors import DatabaseError
 from ontologia.runtime.context import HandlerContext
 from ontologia.runtime.handlers import Handler
-from ontologia.runtime.session import Session
+from ontologia.runtime.session import Session, core_of
 
 ACK = "acknowledgement"
 
@@ -90,7 +90,7 @@ class Boundaries:
         # The connection goes, as it does with a process: nothing more of the attempt is written,
         # neither by the handler on its way out nor by those who called it.
         self._dead = session
-        session._store.close()
+        core_of(session).store.close()
         raise Crash
 
 

@@ -8,14 +8,13 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple, TypeVar, cast
 
-from ontologia import codec
 from ontologia.clock import SystemClock, from_text
 from ontologia.config import OntologiaConfig
 from ontologia.runtime.handlers import ordered
-from ontologia.runtime.session import Session
+from ontologia.runtime.session import Session, core_of
 from ontologia.schema.event import Event, event_of
 from ontologia.store.events.claims import Peek
-from ontologia.store.events.store import fill
+from ontologia.store.events.decoding import fill
 from ontologia.testing.clock import ManualClock
 
 E = TypeVar("E", bound=Event)
@@ -48,6 +47,7 @@ class Drain:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self._core = core_of(session)
 
     def __call__(
         self, handlers: Sequence[Callable[..., Any]], *, within: float | timedelta = 0
@@ -58,43 +58,47 @@ class Drain:
         session) is waited for if it comes within so many seconds: the clock is moved there. At the
         end the clock has moved by all of `within`, so two calls with 30 reach what one with 60 does.
         """
-        session = self._session
+        clock = self._core.clock
         length = within if isinstance(within, timedelta) else timedelta(seconds=within)
-        until = session._clock.now() + length
+        until = clock.now() + length
         before = self._claims()
         while True:
-            session.run(handlers, max_iterations=1)
+            self._session.run(handlers, max_iterations=1)
             peek = self._peek(handlers)
             if peek.claimable:
                 continue  # max_events_per_iteration came first
             due = self._next(peek)
             if due is None or due > until:
                 break
-            session._clock.sleep(max(0.0, (due - session._clock.now()).total_seconds()))
-            session._scheduler.fire_due()  # a run begins with the tick after now
-        if not isinstance(session._clock, SystemClock):
-            session._clock.sleep(max(0.0, (until - session._clock.now()).total_seconds()))
+            clock.sleep(max(0.0, (due - clock.now()).total_seconds()))
+            self._core.scheduler.fire_due()  # a run begins with the tick after now
+        if not isinstance(clock, SystemClock):
+            clock.sleep(max(0.0, (until - clock.now()).total_seconds()))
         return _became(before, self._claims())
 
     def _claims(self) -> dict[tuple[str, str], _Claim]:
         """What became of each event so far, for each consumer that was given it."""
-        events = self._session.event_store
-        listed = events.list_events(self._session.namespace, limit=_ALL)
-        ids = codec.encode([each["id"] for each in listed])
-        rows = events._database.all(events._sql["claims_of"], {"ids": ids})
-        return {(row[0], row[1]): _Claim(row[3], bool(row[9]), bool(row[10])) for row in rows}
+        listed = self._core.store.events.list_events(self._core.namespace, limit=_ALL)
+        with self._core.store.provenance.read() as trail:
+            claims = trail.claims([each["id"] for each in listed])
+        return {
+            (each.event_id, each.handler_id): _Claim(
+                each.attempts, bool(each.ack_at), bool(each.dead_lettered_at)
+            )
+            for each in claims
+        }
 
     def _peek(self, handlers: Sequence[Callable[..., Any]]) -> Peek:
-        events, namespace = self._session._store.events, self._session.namespace
+        events = self._core.store.events
         consumers = [
-            events.consumers.register(namespace, each.id, [each.event_type])
+            events.consumers.register(self._core.namespace, each.id, [each.event_type])
             for each in ordered(handlers)
         ]
         return events.claims.peek(each.id for each in consumers)
 
     def _next(self, peek: Peek) -> datetime | None:
         """When something comes due."""
-        times = [self._session._scheduler.next_tick()]
+        times = [self._core.scheduler.next_tick()]
         times.append(from_text(peek.next_due) if peek.next_due else None)
         times.append(datetime.fromtimestamp(peek.next_fire, UTC) if peek.next_fire else None)
         return min((each for each in times if each is not None), default=None)
@@ -120,7 +124,7 @@ class Emitted:
     """Finds events that are stored in a session's namespace."""
 
     def __init__(self, session: Session) -> None:
-        self._session = session
+        self._core = core_of(session)
 
     def __call__(self, event_cls: type[E]) -> list[E]:
         """The events of this class, in the order in which they were stored.
@@ -129,11 +133,10 @@ class Emitted:
         """
         if not (isinstance(event_cls, type) and issubclass(event_cls, Event)):
             raise TypeError(f"emitted takes an Event class, got {event_cls!r}")
-        events, namespace = self._session._store.events, self._session.namespace
-        topic = event_cls.__event_type__
-        entries = events.journal.entries(namespace, topic=topic, limit=_ALL)
-        with events._database.read() as tx:
-            rows = [events.log.get(tx, entry["event_id"]) for entry in entries]
+        store, topic = self._core.store, event_cls.__event_type__
+        entries = store.events.journal.entries(self._core.namespace, topic=topic, limit=_ALL)
+        with store.provenance.read() as trail:
+            rows = [trail.event(entry["event_id"]) for entry in entries]
         return [
             cast("E", fill(event_of(event_cls, row.payload), row))
             for row in rows

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ontologia.engine import runner
 from ontologia.errors import HandlerError
-from ontologia.runtime import dispatch
 from ontologia.runtime.handlers import Handler, ordered
 from ontologia.runtime.session import Session
 from ontologia.schema.event import Event
@@ -87,11 +87,11 @@ def _quiet() -> Generator[None]:
     def worthwhile(record: logging.LogRecord) -> bool:
         return not (record.exc_info and isinstance(record.exc_info[1], InjectedError))
 
-    dispatch.log.addFilter(worthwhile)
+    runner.log.addFilter(worthwhile)
     try:
         yield
     finally:
-        dispatch.log.removeFilter(worthwhile)
+        runner.log.removeFilter(worthwhile)
 
 
 def _check_undisturbed(handler: Handler, first: Ending, again: Callable[[], Ending]) -> None:

@@ -14,14 +14,16 @@ from typing import Any
 
 from ontologia.clock import from_text
 from ontologia.config import OntologiaConfig
+from ontologia.engine.acks import nothing_at_exit
+from ontologia.engine.coroutines import Coroutines
+from ontologia.engine.runner import Runner
+from ontologia.engine.source import StoreSource
 from ontologia.errors import EventLoopLimitError, SessionClosedError, StoreOpenError
-from ontologia.runtime.acks import Acks, nothing_at_exit
-from ontologia.runtime.coroutines import Coroutines
-from ontologia.runtime.dispatch import Dispatcher
+from ontologia.runtime.handler_engine import consumer_of
 from ontologia.runtime.handlers import Handler, Options
-from ontologia.runtime.session import Session
+from ontologia.runtime.session import Session, core_of
 from ontologia.schema.event import Event, event_of, payload_of
-from ontologia.store.rows import Claim, Consumer
+from ontologia.store.rows import Claim, ConsumerRow
 from ontologia.testing.clock import ManualClock
 from ontologia.testing.endings import Ending, ending_of, events_in
 from ontologia.testing.faults import ACK, Boundaries, Crash, Fault
@@ -100,7 +102,7 @@ class Trial:
 
     def _attempt(self, session: Session, coroutines: Coroutines) -> None:
         """Wait until the event can be had, and let the handler have it once."""
-        events = session._store.events
+        events = core_of(session).store.events
         consumer = events.consumers.register(
             session.namespace, self._handler.id, [self._handler.event_type]
         )
@@ -108,15 +110,23 @@ class Trial:
         if claim is None:  # a lease or a backoff is not over
             self._wait(session, consumer)
             return
-        acks = Acks(events.claims, 1_000, events.wake)
-        acks.flush([claim], self._lease_ms)
-        Dispatcher(session, acks, coroutines, lambda: False).attempt(self._handler, claim)
-        if acks.due_in() is not None:
+        handler = consumer_of(session, self._handler, coroutines)
+        source = StoreSource(core_of(session), [handler])
+        source.start([claim])
+        runner = Runner(
+            source,
+            lambda: False,
+            lambda least, most: self._clock.sleep(most),
+            max_conflicts=self._config.event_max_conflicts,
+            raise_at_limit=True,
+        )
+        runner.attempt(handler, claim)
+        if source.acks.due_in() is not None:
             with self.boundaries.at(ACK, session):
-                acks.flush()
+                source.flush()
 
-    def _claimed(self, session: Session, consumer: Consumer) -> Claim | None:
-        events = session._store.events
+    def _claimed(self, session: Session, consumer: ConsumerRow) -> Claim | None:
+        events = core_of(session).store.events
         claims = events.claims.claim(
             consumer,
             [self._handler.event_type],
@@ -128,7 +138,7 @@ class Trial:
         # The handler may announce events of its own type: those are compared, and not handled.
         return next((claim for claim in claims if claim.event.id == self._id), None)
 
-    def _wait(self, session: Session, consumer: Consumer) -> None:
-        due: Any = session._store.events.claims.peek([consumer.id]).next_due
+    def _wait(self, session: Session, consumer: ConsumerRow) -> None:
+        due: Any = core_of(session).store.events.claims.peek([consumer.id]).next_due
         left = from_text(due) - self._clock.now()
         self._clock.advance(seconds=left.total_seconds())

@@ -10,20 +10,27 @@ import asyncio
 import logging
 from typing import Any, NamedTuple, Protocol
 
-from anyio import CapacityLimiter, to_thread
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
-from ontologia import codec
+from ontologia import AsyncSession, codec
 from ontologia.commands import Command, Env
 from ontologia.commands.builtin import PREFIX
 from ontologia.commands.replies import as_json, encoded_answer, replayed
+from ontologia.commands.work import work_of
 from ontologia.errors import OntologiaError
-from ontologia.web.bodies import idempotency_key, read_command
+from ontologia.web.bodies import (
+    Bodies,
+    check_media_type,
+    command_of,
+    idempotency_key,
+    is_large,
+)
 from ontologia.web.guard import OPEN_PATH, Guard, checked_token
 from ontologia.web.openapi import description
 from ontologia.web.problems import (
@@ -37,8 +44,8 @@ from ontologia.web.problems import (
 
 log = logging.getLogger(__name__)
 _JSON = "application/json"
-_THREADS = 8  # a database has one writer, or few: more threads would only wait for it
-_MOST_AT_ONCE = 256  # requests whose bodies are in memory
+_MOST_AT_ONCE = 256  # requests that are being carried out, or wait for a thread
+_MOST_BYTES = 64 * 1024 * 1024  # of bodies that are in memory
 _LOOK = 5.0  # seconds for the database to answer when somebody asks for the server's health
 
 
@@ -57,12 +64,15 @@ def create_app(
     max_body_bytes: int = 1_048_576,
     body_timeout: float = 30.0,
     worker: Worker | None = None,
+    only_local: bool = False,
 ) -> Starlette:
     """The commands of `env` as an ASGI application, for uvicorn or any other server.
 
     `token` is what clients must send as a bearer token, on every route but `GET /health`; None
     lets in everybody. A body may have `max_body_bytes` and take `body_timeout` seconds to arrive.
-    The health of a `worker` that runs beside is shown with the server's. `env` stays the caller's.
+    The health of a `worker` that runs beside is shown with the server's. `only_local` refuses requests
+    whose Host or Origin is another one than this machine, for a server without a token that browsers
+    can reach. `env` stays the caller's.
     """
     secret = None if token is None else checked_token(token)
     commands = _Commands(env, max_body_bytes, body_timeout)
@@ -73,11 +83,12 @@ def create_app(
 
     app = Starlette(
         routes=[
-            Route("/commands/{name:path}", commands.post, methods=["POST"]),
+            # An instance is an application of its own, without Starlette's layers around a function.
+            Route("/commands/{name:path}", commands, methods=["POST"]),
             Route(OPEN_PATH, health.get, methods=["GET"]),
             Route("/openapi.json", describe, methods=["GET"]),
         ],
-        middleware=[Middleware(Guard, token=secret)],
+        middleware=[Middleware(Guard, token=secret, only_local=only_local)],
         exception_handlers={
             Problem: _on_problem,
             HTTPException: _on_http_exception,
@@ -98,23 +109,26 @@ class Reply(NamedTuple):
 class _Commands:
     def __init__(self, env: Env, max_body_bytes: int, body_timeout: float) -> None:
         self._env = env
-        self._limit = max_body_bytes
-        self._seconds = body_timeout
-        self._threads = CapacityLimiter(_THREADS)
+        self._bodies = Bodies(max_body_bytes, body_timeout, _MOST_BYTES)
+        self._session = AsyncSession(env.session)
         self._at_once = 0
+        # Several threads that decode large bodies would starve the loop of the interpreter's lock.
+        self._decoding = asyncio.Lock()
 
-    async def post(self, request: Request) -> Response:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answer = await self._post(Request(scope, receive))
+        await answer(scope, receive, send)
+
+    async def _post(self, request: Request) -> Response:
         name: str = request.path_params["name"]
         self._check_name(name)
-        if self._at_once >= _MOST_AT_ONCE:
-            raise Problem(UNAVAILABLE, f"{self._at_once} requests are being served already")
-        self._at_once += 1
+        key = idempotency_key(request)
+        check_media_type(request)
+        body = await self._bodies.read(request)
         try:
-            key = idempotency_key(request)
-            cmd = await read_command(request, name, limit=self._limit, seconds=self._seconds)
-            reply = await self._carried_out(cmd, key)
+            reply = await self._carried_out(name, body, key)
         finally:
-            self._at_once -= 1
+            self._bodies.forget(body)
         return _answer(reply.text, {"Idempotency-Replayed": "true"} if reply.replayed else None)
 
     def _check_name(self, name: str) -> None:
@@ -131,11 +145,31 @@ class _Commands:
                 hint="GET /openapi.json has those that there are.",
             )
 
-    async def _carried_out(self, cmd: Command, key: str | None) -> Reply:
+    async def _carried_out(self, name: str, body: bytes, key: str | None) -> Reply:
+        # Counted from here on: a client that does not send its body keeps no other one waiting.
+        if self._at_once >= _MOST_AT_ONCE:
+            raise Problem(
+                UNAVAILABLE, f"{self._at_once} requests are being served already; nothing was done"
+            )
+        self._at_once += 1
         try:
-            return await to_thread.run_sync(_carry_out, self._env, cmd, key, limiter=self._threads)
+            if not is_large(body):
+                return await self._session.run_sync(
+                    _decode_and_carry_out, self._env, name, body, key
+                )
+            async with self._decoding:  # here, and not in a thread: who waits holds none
+                cmd = await self._session.run_sync(command_of, name, body)
+            return await self._session.run_sync(_carry_out, self._env, cmd, key)
+        except Problem:
+            raise
         except Exception as error:
             raise problem_of(error) from error
+        finally:
+            self._at_once -= 1
+
+
+def _decode_and_carry_out(env: Env, name: str, body: bytes, key: str | None) -> Reply:
+    return _carry_out(env, command_of(name, body), key)
 
 
 def _carry_out(env: Env, cmd: Command, key: str | None) -> Reply:
@@ -145,7 +179,7 @@ def _carry_out(env: Env, cmd: Command, key: str | None) -> Reply:
             return Reply(text, replayed.get())
         # The answer is a part of the unit of work: a command whose answer nobody can be given is
         # not carried out.
-        with env._working(cmd):
+        with work_of(env).working(cmd):
             return Reply(encoded_answer(cmd, env.dispatch(cmd)))
     except Exception:
         raise
@@ -166,6 +200,8 @@ class _Health:
             queue = self._env.queue
             told["queue"] = None if queue is None else queue.describe()
             told["worker"] = None if self._worker is None else self._worker.health_snapshot()
+            if (outbox := self._env.outbox) is not None:
+                told["outbox"] = {"lag": await asyncio.to_thread(outbox.lag)}
         return _answer(codec.encode(as_json(told)))
 
     async def _reach_database(self) -> None:

@@ -1,8 +1,10 @@
-"""What stands before every route: the token, errors of our own, bodies that nobody reads."""
+"""What stands before every route: the head, the token, errors of our own, bodies that nobody reads."""
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
+import re
 import secrets
 from collections.abc import Iterable
 from contextlib import suppress
@@ -10,20 +12,29 @@ from contextlib import suppress
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ontologia.errors import ConfigError
-from ontologia.web.problems import UNAUTHORIZED, Problem, unexpected
+from ontologia.web.problems import FORBIDDEN, MALFORMED, UNAUTHORIZED, Problem, unexpected
 
 OPEN_PATH = "/health"
 _SCHEME = b"bearer "
+_LONGEST_HEAD = 65_536  # bytes
 _SMALL = 65_536  # bytes of a body that nobody wants, which are read all the same
 _PATIENCE = 1.0  # seconds to read them in
+# No URL is parsed for these: `urlsplit` sees localhost in `evil.example@localhost`.
+_HOST = re.compile(rb"(?:\[([0-9a-f:.]+)\]|([a-z0-9.-]+))(?::[0-9]*)?", re.IGNORECASE)
+_ORIGIN = re.compile(rb"https?://" + _HOST.pattern, re.IGNORECASE)
 
 
 class Guard:
-    """Lets in who has the token. Without a token to ask for, it lets in everybody."""
+    """Lets in who has the token. Without a token to ask for, it lets in everybody.
 
-    def __init__(self, app: ASGIApp, token: str | None) -> None:
+    With `only_local` it lets in programs of this machine, and no page of another site in a browser
+    on it: such a page can give this machine a name of its own, but not hide that name.
+    """
+
+    def __init__(self, app: ASGIApp, token: str | None, only_local: bool) -> None:
         self._app = app
         self._token = None if token is None else token.encode()
+        self._only_local = only_local
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """An ASGI application around another."""
@@ -36,7 +47,11 @@ class Guard:
         )
         scope.setdefault("state", {})["known"] = known
         exchange = _Exchange(scope, receive, send)
-        app = self._app if known or _is_open(scope) else _refusal(given)
+        fault = _fault_of_head(scope) or (self._only_local and _foreign(scope["headers"]))
+        if fault:
+            app: ASGIApp = fault.response()
+        else:
+            app = self._app if known or _is_open(scope) else _refusal(given)
         try:
             await app(scope, exchange.receive, exchange.send)
         except Exception as error:
@@ -94,6 +109,49 @@ def checked_token(token: str) -> str:
             hint="python -c 'import secrets; print(secrets.token_urlsafe(32))' makes one.",
         )
     return token
+
+
+def _fault_of_head(scope: Scope) -> Problem | None:
+    """What is wrong with a head that the server has taken for one."""
+    headers: list[tuple[bytes, bytes]] = scope["headers"]
+    length = len(scope.get("raw_path") or b"") + len(scope["query_string"])
+    names: set[bytes] = set()
+    for name, value in headers:
+        length += len(name) + len(value) + 4  # the colon, a space and the end of the line
+        names.add(name)
+    if length > _LONGEST_HEAD:
+        detail = f"a head has at most {_LONGEST_HEAD:,} bytes"
+    elif b"content-length" in names and b"transfer-encoding" in names:
+        # Whatever stands in front may go by the other one, and see another request begin in the body.
+        detail = "there is a Content-Length, and a Transfer-Encoding"
+    elif b"transfer-encoding" in names and scope["http_version"] < "1.1":
+        detail = "there is a Transfer-Encoding, which HTTP/1.0 does not have"
+    else:
+        return None
+    return Problem(MALFORMED, detail, headers={"Connection": "close"})
+
+
+def _foreign(headers: Iterable[tuple[bytes, bytes]]) -> Problem | None:
+    """What is wrong with a request that is to come from a program of this machine."""
+    hosts = [_HOST.fullmatch(value) for name, value in headers if name == b"host"]
+    origins = [_ORIGIN.fullmatch(value) for name, value in headers if name == b"origin"]
+    if len(hosts) == 1 and all(map(_is_local, hosts + origins)):
+        return None
+    return Problem(
+        FORBIDDEN,
+        "without a token, Host and Origin are names of this machine",
+        hint="Ask 127.0.0.1 or localhost, or have the server ask for a token.",
+    )
+
+
+def _is_local(given: re.Match[bytes] | None) -> bool:
+    if given is None:
+        return False
+    host = (given[1] or given[2]).decode().lower()
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name
+        return False
 
 
 def _is_open(scope: Scope) -> bool:

@@ -41,6 +41,7 @@ _HEADERS: dict[int, tuple[str, str]] = {
 def description(registry: Registry, *, secured: bool) -> Json:
     """The description of a server with these commands; `secured` if it asks for a token."""
     commands = registry.commands.items()
+    of_heads = (problems.MALFORMED, *(() if secured else (problems.FORBIDDEN,)))
     paths = {f"/commands/{quote(name, safe='')}": _command(name, at) for name, at in commands}
     return {
         "openapi": "3.1.0",
@@ -49,7 +50,7 @@ def description(registry: Registry, *, secured: bool) -> Json:
             "version": __version__,
             "description": "Each command is carried out at once, as a whole or not at all.",
         },
-        "paths": {"/health": _health(), "/openapi.json": _self(), **paths},
+        "paths": {"/health": _health(of_heads), "/openapi.json": _self(of_heads), **paths},
         "components": {
             "schemas": {"Command": _BODY, "Health": _HEALTH, "Problem": _PROBLEM},
             "responses": {str(s): _response(s, kinds) for s, kinds in _by_status().items()},
@@ -90,12 +91,12 @@ def _command(name: str, target: CommandTarget) -> Json:
     return {"post": operation | ({"description": rest} if rest else {})}
 
 
-def _health() -> Json:
+def _health(of_heads: Iterable[Kind]) -> Json:
     success = {
         "description": "The server works, and the database answers.",
         "content": {"application/json": {"schema": _reference("schemas", "Health")}},
     }
-    failures = _refer((problems.INTERNAL, problems.UNAVAILABLE))
+    failures = _refer((*of_heads, problems.INTERNAL, problems.UNAVAILABLE))
     # With or without the token: who has it is told more.
     return {
         "get": {
@@ -107,12 +108,12 @@ def _health() -> Json:
     }
 
 
-def _self() -> Json:
+def _self(of_heads: Iterable[Kind]) -> Json:
     success = {
         "description": "This description.",
         "content": {"application/json": {"schema": {"type": "object"}}},
     }
-    failures = _refer((problems.UNAUTHORIZED, problems.INTERNAL))
+    failures = _refer((*of_heads, problems.UNAUTHORIZED, problems.INTERNAL))
     return {
         "get": {
             "operationId": "description",
@@ -175,6 +176,10 @@ _HEALTH: Json = {
         "status": {"const": "ok"},
         "queue": {"type": ["string", "null"], "description": "Where events go."},
         "worker": {"type": ["object", "null"], "description": "What the worker has done."},
+        "outbox": {
+            "type": "object",
+            "description": "With a queue elsewhere: how many committed events wait for it, `lag`.",
+        },
     },
     "required": ["status"],
 }

@@ -17,7 +17,9 @@ from ontologia.clock import SYSTEM_CLOCK
 from ontologia.commands.problems import plain, status_of, told
 from ontologia.errors import (
     HeadMismatchError,
+    LockContentionError,
     ObjectExistsError,
+    StandbyError,
     StateConflictError,
     UniqueViolationError,
 )
@@ -116,14 +118,27 @@ class Problem(Exception):
 
 def problem_of(error: Exception) -> Problem:
     """What to answer to an error that came out of a command; the log has what the answer lacks."""
-    if isinstance(error, Problem):
-        return error
     kind = _kind_of(error)
     if kind is INTERNAL:
         return unexpected(error)
-    problem = Problem(kind, told(error), hint=getattr(error, "hint", None))
     if kind is UNAVAILABLE:
-        log.warning("%s: %s", problem.instance, problem.detail)
+        return _unavailable(error)
+    return Problem(kind, told(error), hint=getattr(error, "hint", None))
+
+
+def _unavailable(error: Exception) -> Problem:
+    """What a client may know of a database: not where it is, nor who else uses it."""
+    if isinstance(error, LockContentionError):
+        problem = Problem(UNAVAILABLE, "the database is busy; nothing was done")
+    elif isinstance(error, StandbyError):
+        problem = Problem(UNAVAILABLE, "the database takes no writes now; nothing was done")
+    else:
+        problem = Problem(
+            UNAVAILABLE,
+            "the database cannot be reached; what was asked for may have been done",
+            hint="Ask again under the same Idempotency-Key: what was done is not done again.",
+        )
+    log.warning("%s: %s", problem.instance, error)
     return problem
 
 

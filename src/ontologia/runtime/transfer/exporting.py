@@ -1,35 +1,34 @@
 """The state of a store, now or as of a commit, as lines.
 
-Everything comes from one snapshot, and a thousand objects at a time: memory does not grow with the
-store, and those who write to it are not held up.
+Everything is of one commit, and read a thousand objects at a time, each time in a short transaction:
+memory does not grow with the store, those who write to it are not held up, and a reader that stalls
+keeps no transaction open, which would let the log of SQLite and the dead rows of PostgreSQL grow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator
 
 from ontologia.errors import NotFoundError, TransferError
-from ontologia.runtime.session import Session
+from ontologia.runtime.session import Session, core_of
 from ontologia.runtime.transfer.lines import FileType, Header, object_line
 from ontologia.schema.typespec import TypeSpec
-from ontologia.store.inventory import Contents
-from ontologia.store.rows import TypeKey
+from ontologia.store.inventory import Contents, Inventory, StoredObject
+from ontologia.store.rows import ObjectKey, TypeKey
 
 
 class Export:
     """What is exported: first `header`, then `lines()`."""
 
-    def __init__(self, contents: Contents, as_of: int | None, header: Header) -> None:
-        self._contents = contents
-        self._as_of = as_of
+    def __init__(self, inventory: Inventory, header: Header) -> None:
+        self._inventory = inventory
         self.header = header
 
     def lines(self) -> Iterator[bytes]:
         """A line an object, entities before relations, by type and key."""
         for file_type in self.header.types:
             kind, name = file_type.spec.kind, file_type.spec.name
-            for each in self._contents.objects(kind, name, self._as_of):
+            for each in self._objects(kind, name):
                 if each.version != file_type.version:
                     raise TransferError(
                         f"{name} {':'.join(filter(None, each.key))!r} was written in version "
@@ -39,30 +38,42 @@ class Export:
                     )
                 yield object_line(kind, name, each.key, each.fields).encode()
 
+    def _objects(self, kind: str, name: str) -> Iterator[StoredObject]:
+        after: ObjectKey | None = None
+        while True:
+            with self._inventory.read() as contents:
+                # The latest tables are quicker to read than the history, as long as both say the same.
+                as_of = None if contents.head() == self.header.head else self.header.head
+                page = contents.page(kind, name, as_of, after)
+            if not page:
+                return
+            yield from page
+            after = page[-1].key
 
-@contextmanager
+
 def export_state(
     session: Session, *, types: Collection[str] = (), as_of: int | None = None
-) -> Generator[Export]:
+) -> Export:
     """Export the objects of all types, or of these; NotFoundError for one that is not there.
 
     Counts first: what counting costs, see `Contents.counts`.
     """
-    with session._store.inventory.read() as contents:
+    inventory = core_of(session).store.inventory
+    with inventory.read() as contents:
         head = contents.head()
         if as_of is not None and not 0 <= as_of <= head:
             raise NotFoundError(f"there is no commit {as_of}; the store is at {head}")
         counts = contents.counts(as_of)
         found = _types(contents, counts, as_of)
-        chosen = {key: each for key, each in found.items() if not types or key[1] in types}
-        if unknown := sorted(set(types) - {name for _, name in chosen}):
-            raise NotFoundError(
-                f"there is no type {', '.join(unknown)}; nothing was exported",
-                hint=f"There are {', '.join(sorted(name for _, name in found)) or 'none'}.",
-            )
-        objects = sum(counts.get(key, 0) for key in chosen)
-        now = head if as_of is None else as_of
-        yield Export(contents, as_of, Header(now, objects, list(chosen.values())))
+    chosen = {key: each for key, each in found.items() if not types or key[1] in types}
+    if unknown := sorted(set(types) - {name for _, name in chosen}):
+        raise NotFoundError(
+            f"there is no type {', '.join(unknown)}; nothing was exported",
+            hint=f"There are {', '.join(sorted(name for _, name in found)) or 'none'}.",
+        )
+    objects = sum(counts.get(key, 0) for key in chosen)
+    now = head if as_of is None else as_of
+    return Export(inventory, Header(now, objects, list(chosen.values())))
 
 
 def _types(

@@ -22,20 +22,24 @@ import orjson
 from ontologia import codec
 from ontologia.errors import (
     ImportConflictError,
+    InvalidValueError,
     OntologiaError,
     SchemaOutdatedError,
     TransferError,
 )
 from ontologia.runtime.commits import check_head
-from ontologia.runtime.session import Session
+from ontologia.runtime.core import Core
+from ontologia.runtime.session import Session, core_of
 from ontologia.runtime.transfer.lines import Header, Line, read_header, read_object
 from ontologia.runtime.transfer.targets import Targets
+from ontologia.store.key_length import check_keys
 from ontologia.store.rows import Batch, ObjectKey, RawChange, TypeKey, delta
 from ontologia.store.unique import check_unique
 
 OnConflict: TypeAlias = Literal["fail", "skip", "replace"]
 _PORTION = 10_000  # lines that are compared with the state at a time
 _TELL = 1_000  # lines between two words on the progress
+_NOTHING = "; nothing was written"
 
 
 @dataclass(slots=True)
@@ -85,14 +89,15 @@ def import_state(
     other commits wait for it. The commit's metadata says `source` and the counts, beside
     `metadata`.
     """
-    importing = _Importing(session, source, Targets(session._store, models), on_conflict)
+    core = core_of(session)
+    importing = _Importing(core, source, Targets(core.store, models), on_conflict)
     with tempfile.TemporaryFile() as spool:
         header = importing.check(lines, spool, progress)
         if dry_run:
             return importing.plan(spool, header, expected_head).report
         # Two threads of a session are two owners: each must wait for the other's lease.
         owner_id = f"{session.session_id}:{threading.get_ident()}"
-        with session._store.long_write(owner_id):
+        with core.store.long_write(owner_id):
             plan = importing.plan(spool, header, expected_head)
             return importing.write(plan, owner_id, metadata or {})
 
@@ -107,11 +112,9 @@ class _Plan:
 class _Importing:
     """One import."""
 
-    def __init__(
-        self, session: Session, source: str, targets: Targets, on_conflict: OnConflict
-    ) -> None:
-        self._session = session
-        self._store = session._store
+    def __init__(self, core: Core, source: str, targets: Targets, on_conflict: OnConflict) -> None:
+        self._core = core
+        self._store = core.store
         self._source = source
         self._targets = targets
         self._on_conflict = on_conflict
@@ -162,9 +165,9 @@ class _Importing:
         except SchemaOutdatedError:
             raise
         except OntologiaError as error:
+            said = str(error.args[0]).removesuffix(_NOTHING)
             raise TransferError(
-                f"{self._source}, line {number}: {error.args[0]}; nothing was written",
-                hint=error.hint,
+                f"{self._source}, line {number}: {said}{_NOTHING}", hint=error.hint
             ) from error
 
     # -- comparing --------------------------------------------------------------------------
@@ -180,6 +183,7 @@ class _Importing:
             for portion in _portions(spool):
                 wanted = _batch(portion)
                 found = delta(wanted, reader.current(wanted))
+                self._check_keys(found, portion)
                 report.unchanged += len(portion) - len(found)
                 there = [change for change in found if change.before is not None]
                 if there and not conflicts:
@@ -197,6 +201,16 @@ class _Importing:
             report.skipped = conflicts
         return _Plan(head, report, changes)
 
+    def _check_keys(self, found: list[RawChange], portion: list[_Checked]) -> None:
+        """TransferError for the first object that would be created with a key that is too long."""
+        try:
+            check_keys(found)
+        except InvalidValueError:
+            lines = {(*each.type_key, each.key): each.number for each in portion}
+            for change in found:
+                with self._naming(lines[change.kind, change.type_name, change.key]):
+                    check_keys([change])
+
     # -- writing ----------------------------------------------------------------------------
 
     def write(self, plan: _Plan, owner_id: str, metadata: dict[str, Any]) -> ImportReport:
@@ -211,7 +225,7 @@ class _Importing:
             "skipped": report.skipped,
         }
         arguments = {"source": self._source, "on_conflict": self._on_conflict}
-        said = self._session._metadata() | metadata | {"arguments": arguments, "counts": counts}
+        said = self._core.metadata() | metadata | {"arguments": arguments, "counts": counts}
         with self._store.write(owner_id=owner_id) as tx:
             tx.verify_lock(owner_id)
             if tx.head() != plan.head or tx.generation != self._targets.generation:

@@ -11,8 +11,9 @@ with `instance` where a relation has an instance key. Fields are as they are sto
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from ontologia import codec
 from ontologia.errors import InvalidValueError
@@ -21,6 +22,8 @@ from ontologia.store.rows import ObjectKey
 
 FORMAT = "ontologia-state"
 VERSION = 1
+LINE_LIMIT = 16 * 2**20
+"""Maximum bytes of a line, without its newline."""
 _PARTS = {"entity": ("key",), "relation": ("left", "right", "instance")}
 
 
@@ -48,7 +51,7 @@ class Header:
                 "kind": each.spec.kind,
                 "name": each.spec.name,
                 "version": each.version,
-                "schema": codec.decode(each.spec.to_json()),
+                "schema": codec.decode_stored(each.spec.to_json()),
             }
             for each in self.types
         ]
@@ -82,6 +85,11 @@ def object_line(kind: str, type_name: str, key: ObjectKey, fields: str) -> str:
     )
     named = codec.encode_checked(type_name)
     return f'{{"kind":"{kind}","type":{named},{said}"fields":{fields}}}\n'
+
+
+def lines_of(file: IO[bytes]) -> Iterator[bytes]:
+    """The lines of a file; of one that is too long, not much more than is needed to refuse it."""
+    return iter(lambda: file.readline(LINE_LIMIT + 1), b"")
 
 
 def read_header(line: bytes) -> Header:
@@ -138,6 +146,8 @@ def read_object(line: bytes) -> Line:
 
 
 def _object(line: bytes) -> dict[str, Any]:
+    if len(line) - line.endswith(b"\n") > LINE_LIMIT:
+        raise InvalidValueError(f"a line has at most {LINE_LIMIT:,} bytes, and this one has more")
     data = codec.decode(line)
     if not isinstance(data, dict):
         raise InvalidValueError(f"a line is a JSON object, got {data!r:.80}")

@@ -50,6 +50,16 @@ def not_empty(shown: str, found: Mapping[str, int]) -> CopyError:
     )
 
 
+def long_key(shown: str, type_name: str, key: str, most: int) -> CopyError:
+    """A key that the target's indexes may not hold."""
+    return CopyError(
+        f"the key of {type_name} {key[:40]!r}… has more than {most:,} bytes, and {shown} takes no "
+        f"longer one; nothing was changed",
+        hint="An earlier version stored it, now or in the past; history cannot be changed, so such "
+        "a store stays on SQLite.",
+    )
+
+
 def other_writer(shown: str, table: Table) -> CopyError:
     """A key is taken, and not by this copy."""
     return CopyError(

@@ -12,7 +12,7 @@ from ontologia.config import OntologiaConfig
 from ontologia.store.copying.comparison import Row
 from ontologia.store.copying.refusals import same_store
 from ontologia.store.copying.tables import Table
-from ontologia.store.open import _check_driver, _is_postgres, _sqlite_path
+from ontologia.store.open import check_driver, is_postgres, sqlite_path
 
 
 class Side(Protocol):
@@ -47,6 +47,10 @@ class Snapshot(Side, Protocol):
         """The greatest number that was ever given to a row, by table."""
         ...
 
+    def long_key(self, most: int) -> tuple[str, str] | None:
+        """A type and a key of it that has more than so many bytes; None if there is none."""
+        ...
+
     def renew(self) -> bool:
         """See what is there now; whether anything may have changed."""
         ...
@@ -54,6 +58,11 @@ class Snapshot(Side, Protocol):
 
 class Target(Side, Protocol):
     """A store that is being written, and that nobody can open before it is finished."""
+
+    @property
+    def longest_key(self) -> int | None:
+        """Bytes of a key that it can keep; None where there is no limit."""
+        ...
 
     def begin(self, source: str, *, restart: bool) -> bool:
         """Make the tables and mark the copy as begun; whether it goes on with an earlier one.
@@ -73,20 +82,20 @@ class Target(Side, Protocol):
 
 def open_source(uri: str, config: OntologiaConfig) -> Snapshot:
     """The store to read; CopyError, and nothing is made, where there is none."""
-    if _is_postgres(uri):
-        _check_driver()
+    if is_postgres(uri):
+        check_driver()
         from ontologia.store.postgres.copying import PostgresSnapshot
 
         return PostgresSnapshot(uri)
     from ontologia.store.sqlite.copying import SQLiteSnapshot
 
-    return SQLiteSnapshot(_sqlite_path(uri), config)
+    return SQLiteSnapshot(sqlite_path(uri), config)
 
 
 def open_target(uri: str, config: OntologiaConfig, source: Snapshot) -> Target:
     """Where to write; CopyError if that is where the source is."""
-    if _is_postgres(uri):
-        _check_driver()
+    if is_postgres(uri):
+        check_driver()
         from ontologia.store.postgres.copying import PostgresSnapshot, PostgresTarget
 
         if isinstance(source, PostgresSnapshot) and source.is_at(uri):
@@ -94,7 +103,7 @@ def open_target(uri: str, config: OntologiaConfig, source: Snapshot) -> Target:
         return PostgresTarget(uri, config)
     from ontologia.store.sqlite.copying import SQLiteSnapshot, SQLiteTarget
 
-    path = _sqlite_path(uri)
+    path = sqlite_path(uri)
     if isinstance(source, SQLiteSnapshot) and source.is_at(path):
         raise same_store(source.shown)
     return SQLiteTarget(path, config)

@@ -51,8 +51,19 @@ TABLES = (
     Table("event_claims", "event_id, handler_id"),
     Table("attempts", "event_id, handler_id, attempt"),
     Table("dead_letters", "id"),
+    Table("archives", "namespace, uri"),
+    Table("restored", "event_id"),
     Table("replies", "namespace, key"),
+    Table("intakes", "namespace, source, part"),
+    Table("intake_messages", "namespace, source, name"),
 )
+LONG_KEY = """
+SELECT entity_type, entity_key FROM entity_history WHERE octet_length(entity_key) > {most}
+UNION ALL
+SELECT relation_type, left_key || ':' || right_key || ':' || instance_key FROM relation_history
+ WHERE octet_length(left_key) + octet_length(right_key) + octet_length(instance_key) > {most}
+LIMIT 1"""
+"""Finds a key of more than so many bytes."""
 LEFT_OUT = {
     "locks": "whoever holds one writes to the source",
     "ontologia_layout": "a target has the layout of its own database",

@@ -15,6 +15,7 @@ from itertools import islice
 from ontologia.config import OntologiaConfig
 from ontologia.errors import CopyError
 from ontologia.store.copying.comparison import Row, TableHash, hashing
+from ontologia.store.copying.refusals import long_key
 from ontologia.store.copying.report import CopiedTable, Progress, Report, Step
 from ontologia.store.copying.sides import Side, Snapshot, Target, open_source, open_target
 from ontologia.store.copying.tables import TABLES, Table
@@ -46,6 +47,7 @@ def copy_store(
     settings = config or OntologiaConfig()
     with closing(open_source(source_uri, settings)) as source:
         with closing(open_target(target_uri, settings, source)) as target:
+            _check_keys(source, target)
             resumed = target.begin(source.shown, restart=restart)
             try:
                 _check_columns(source, target)
@@ -130,6 +132,13 @@ def _portions(rows: Iterator[Row], seen: TableHash) -> Iterator[list[Row]]:
             portion, began = [], seen.bytes
     if portion:
         yield portion
+
+
+def _check_keys(source: Snapshot, target: Target) -> None:
+    most = target.longest_key
+    found = None if most is None else source.long_key(most)
+    if most is not None and found is not None:
+        raise long_key(target.shown, *found, most)
 
 
 def _check_columns(source: Side, target: Side) -> None:

@@ -31,9 +31,10 @@ class Activity:
     def stats(self, namespace: str, window: timedelta) -> list[dict[str, Any]]:
         """One dict for each type and consumer, by type and name, from one snapshot.
 
-        `type handler paused waiting oldest_waiting unsubscribed claimed backoff conflicts failures
-        dead_letters came_per_minute done_per_minute`. `waiting` can be claimed now,
-        `oldest_waiting` says since when the oldest of it is there. `unsubscribed` are the retained
+        `type handler paused waiting oldest_waiting unsubscribed claimed overdue backoff conflicts
+        failures dead_letters came_per_minute done_per_minute`. `waiting` can be claimed now,
+        `oldest_waiting` says since when the oldest of it is there; `overdue` of them were begun, and
+        did not end before their lease did. `unsubscribed` are the retained
         events of a type that no consumer subscribes to; where the namespace has no consumers yet,
         they wait. Failures, dead letters and rates are those within `window`; `conflicts` and
         `done_per_minute` are of the events that came within it.
@@ -70,11 +71,12 @@ class Activity:
         for statement in ("waiting", "arriving"):
             for event_type, name, count, oldest in tx.all(self._sql[statement], place):
                 counted.add_waiting(event_type, name, count, oldest)
-        for event_type, name, leased, backoff, due, oldest in tx.all(
+        for event_type, name, leased, backoff, due, overdue, oldest in tx.all(
             self._sql["open_claims"], {**place, "now": now}
         ):
             counted.of(event_type, name)["claimed"] += leased
             counted.of(event_type, name)["backoff"] += backoff
+            counted.of(event_type, name)["overdue"] += overdue
             counted.add_waiting(event_type, name, due, oldest)
 
     def _count_unconsumed(self, tx: Tx, counted: _Counted, place: dict[str, str]) -> None:
@@ -118,7 +120,7 @@ class _Counted:
         return self._rows.setdefault(
             (event_type, name),
             {"type": event_type, "handler": name, "paused": False, "waiting": 0}
-            | {"oldest_waiting": None, "unsubscribed": 0, "claimed": 0, "backoff": 0}
+            | {"oldest_waiting": None, "unsubscribed": 0, "claimed": 0, "overdue": 0, "backoff": 0}
             | {"conflicts": 0, "failures": 0, "dead_letters": 0}
             | {"came_per_minute": 0.0, "done_per_minute": 0.0},
         )

@@ -1,7 +1,7 @@
-"""Claims: hand out what is new, take what is ready, and end it once.
+"""Claims: dispatch what is new, take what is ready, and end it once.
 
-An event is in `incoming` from the transaction that stores it. Whoever claims first hands all of
-`incoming` out to a `ready` row per subscribed consumer. What waits for a time, the end of a lease
+An event is in `incoming` from the transaction that stores it. The first claim dispatches all of
+`incoming` to a `ready` row per subscribed consumer. What waits for a time, the end of a lease
 or of a backoff, is found through one partial index. So a claim costs what is new, due and taken,
 whatever the number of finished events; and nothing follows a position that could be passed.
 
@@ -12,9 +12,11 @@ same transaction: a session whose lease ran out can write nothing.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple, Protocol
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ontologia import codec
 from ontologia.clock import Clock, from_text, to_text
@@ -25,54 +27,56 @@ from ontologia.store.database import Database, Tx
 from ontologia.store.events.burial import Attempt
 from ontologia.store.events.leases import Leases
 from ontologia.store.events.log import Additions, EventLog
-from ontologia.store.rows import Claim, Consumer, EventRow
+from ontologia.store.rows import Claim, ConsumerRow, EventRow
+from ontologia.store.writer import Request
+
+if TYPE_CHECKING:
+    from ontologia.store.protocol import Transaction
 
 log = logging.getLogger(__name__)
-HAND_OUT_MOST = 5_000
+DISPATCH_MOST = 5_000
 DUE_MOST = 1_000
 ALL_TYPES = "*"
+HIGHEST_PRIORITY = 2**31 - 1
+_OWN = len(EventRow._fields)  # a row that is taken has the claim's columns behind the event's own
 
 
 class Dialect(Additions, Protocol):
     """The steps of delivery that each database does in its own way."""
 
-    def hand_out(self, tx: Tx, most: int) -> Callable[[], int]:
+    def dispatch(self, tx: Tx, most: int) -> int:
         """Move the first `most` rows of `incoming` to `ready`; how many they were."""
         ...
 
-    def try_hand_out(self, tx: Tx, most: int) -> Callable[[], bool]:
-        """The same for all rows, unless they are more or somebody else is at it; whether it was done.
+    def try_dispatch(self, tx: Tx, most: int) -> Sequence[Any]:
+        """Dispatch all of `incoming`, unless it is more or another session is dispatching.
 
-        Does not wait for an answer.
+        Returns a row if it was done, and none if not.
         """
         ...
 
     def take(
         self,
         tx: Tx,
-        consumer: Consumer,
+        consumer: ConsumerRow,
         types: str | None,
         most: int,
         lease: Lease,
-        behind: Sequence[int] | None,
-    ) -> Callable[[], list[Taken]]:
-        """Move rows from `ready` to `event_claims`.
+        *,
+        guess: bool,
+        highest: int = HIGHEST_PRIORITY,
+    ) -> Sequence[Any]:
+        """Move rows from `ready` to `event_claims`: those up to the `highest` priority.
 
-        The first `lease.start` of them, up to one that was tried before, are started with it. On a
-        guess, with `behind`: none unless all that was new was handed out just before, and there is
-        nothing for the consumers behind which this one comes.
+        Returns for each the columns of its EventRow, then attempts, last error, and the last commit
+        if it was started with the claim. The first `lease.start` of them, up to one that was tried
+        before, are. On a guess none is moved unless all that was new was dispatched just before.
         """
         ...
 
-
-class Taken(NamedTuple):
-    """An event that was claimed."""
-
-    event: EventRow
-    attempts: int
-    last_error: str | None
-    read_commit: int | None
-    """The last commit, if it was started with the claim."""
+    def lock_consumer(self, tx: Tx, consumer: ConsumerRow) -> bool:
+        """Keep others from claiming for a consumer within this transaction; False if one does."""
+        ...
 
 
 class Lease(NamedTuple):
@@ -99,17 +103,16 @@ class Peek(NamedTuple):
     gone: set[int]
     """Consumers that somebody has forgotten."""
     fresh: bool
-    """Whether there is something that nobody has handed out."""
+    """Whether there is something that is not dispatched."""
     little: bool = False
-    """Whether that is no more than one portion, and all of it is there already."""
-    behind: tuple[int, ...] | None = None
-    """Those that come first, if nobody has looked: while there is something for them, wait."""
+    """Whether that is no more than one batch, and all of it is there already."""
+    guessed: bool = False
+    """Whether there was no look: nothing is claimed unless all that is new is dispatched first."""
 
     @staticmethod
-    def guess(consumer: int, behind: Iterable[int] = ()) -> Peek:
-        """Nobody has looked: a little that is new, for this one, and nothing for those before it."""
-        first = tuple(behind)
-        return Peek({consumer}, set(), None, None, set(), fresh=True, little=True, behind=first)
+    def guess(consumer: int) -> Peek:
+        """Without a look: a little that is new, for this consumer."""
+        return Peek({consumer}, set(), None, None, set(), fresh=True, little=True, guessed=True)
 
     def wait(self, now: datetime, longest: float) -> float:
         """Seconds until something comes due, at most `longest`."""
@@ -137,24 +140,29 @@ class Claims(Leases):
         clock: Clock,
         ids: Ids,
         draw: Callable[[int, int], int],
+        submit: Callable[[Request], None],
     ) -> None:
-        super().__init__(database, sql, events, clock, draw)
-        self._dialect = dialect
+        super().__init__(database, sql, events, clock, draw, submit)
+        self.dialect = dialect
         self._ids = ids
 
     # -- is there anything? ---------------------------------------------------------------------
 
     def peek(self, consumers: Iterable[int]) -> Peek:
         """What there is to do for these consumers. One statement, which takes no lock."""
-        return self._seen(self._database.all(self._sql["peek"], _looking(consumers)))
+        return self._seen(self.database.all(self._sql["peek"], _looking(consumers)))
 
-    def look(self, tx: Tx, consumers: Iterable[int]) -> Callable[[], Peek]:
-        """The same as it is at this point of a transaction; known when that has ended."""
-        asked = tx.ask(self._sql["peek"], _looking(consumers))
-        return lambda: self._seen(asked())
+    def dispatch(self, consumers: Iterable[int]) -> Peek:
+        """Dispatch what is new, unless another session is doing so, and look then.
 
-    def _seen(self, found: list[Any]) -> Peek:
-        instant = self._clock.now()
+        One soft transaction; on PostgreSQL one message.
+        """
+        dispatching = _Dispatching(self.dialect, self._sql["peek"], _looking(consumers))
+        self._submit(dispatching)
+        return self._seen(dispatching.found)
+
+    def _seen(self, found: Sequence[Any]) -> Peek:
+        instant = self.clock.now()
         now = to_text(instant)
         incoming, next_fire, much = found[0][:3]
         rows = [row[3:] for row in found if row[3] is not None]
@@ -172,7 +180,7 @@ class Claims(Leases):
 
     def claim(
         self,
-        consumer: Consumer,
+        consumer: ConsumerRow,
         types: Sequence[str],
         *,
         session_id: str,
@@ -181,75 +189,59 @@ class Claims(Leases):
         policy: RetryPolicy,
         peek: Peek | None = None,
         start: int = 0,
-        before: Callable[[Tx], None] | None = None,
-        after: Callable[[Tx], None] | None = None,
+        in_order: bool = False,
     ) -> list[Claim]:
         """Up to `limit` events, the most urgent first, for a consumer that `peek` says has some.
 
-        What it saw is to be done first; without it everything is looked for. On a guess nothing is
-        taken while there is something for those that come first, and nobody is waited for who is
-        just handing out: whoever guesses looks then. The first `start`
-        events may come started, if nobody tried them before. `before` and `after` are done in the
-        same transaction. One soft transaction, and one more for every 5,000 new events; on PostgreSQL
-        it is one message if `peek` saw that there is little to hand out, or nothing.
+        What it saw is to be done first; without it everything is looked for. The first `start`
+        events may come started, if they were not tried before. With `in_order` they are the oldest,
+        whatever their priority, and none while another session has claims of the consumer that have
+        not ended. One soft transaction, and one more for
+        every 5,000 new events; on PostgreSQL it is one message if `peek` saw that there is little to
+        dispatch, or nothing.
         """
         if limit <= 0 or not types:
             return []
         listed = None if ALL_TYPES in types else codec.encode_checked(list(types))
-        done = peek is not None and not peek.fresh
-        along = peek is not None and peek.little and not self._database.one_writer
-        if not (done or along or self._database.one_writer):
-            done = self._try_hand_out(wait=False)
+        claiming = _Claiming(
+            self, consumer, listed, session_id, limit, lease_ms, policy, peek, start, in_order
+        )
+        if not (claiming.done or claiming.along or self.database.one_writer):
+            claiming.done = self._try_dispatch(wait=False)
         while True:
-            with self._database.write(durable=False) as tx:
-                if self._database.one_writer and not done:
-                    if self._hand_out(tx):
-                        continue  # in small steps: nobody waits for the whole of a large backlog
-                    done = True
-                if before is not None:
-                    before(tx)
-                    before = None
-                if peek is None or consumer.id in peek.due:
-                    self._return_due(tx, consumer, policy)
-                # Last, since others wait for whoever hands out: by the message that also takes.
-                handing = self._dialect.try_hand_out(tx, HAND_OUT_MOST) if along else None
-                behind = None if peek is None else peek.behind
-                taking = self._take(
-                    tx, consumer, listed, session_id, limit, lease_ms, start, behind
-                )
-                if after is not None:
-                    after(tx)
-            taken = taking()
-            if handing is not None:
-                done, along = handing(), False
-            if taken or done or (peek is not None and peek.behind is not None):
-                return taken
-            # Refused is not empty: somebody else was handing out what may be for this consumer.
-            done = self._try_hand_out(wait=True)
+            self._submit(claiming)
+            if claiming.more:
+                continue  # in small steps, so that no other write waits for a large backlog
+            claiming.done = claiming.done or self.database.one_writer
+            claims = claiming.claimed()
+            if claims or claiming.done or (peek is not None and peek.guessed):
+                return claims
+            # Refused is not empty: another session was dispatching what may be for this consumer.
+            claiming.done = self._try_dispatch(wait=True)
 
-    def _try_hand_out(self, *, wait: bool) -> bool:
-        """Hand out in transactions of its own, where takers do not exclude each other."""
+    def _try_dispatch(self, *, wait: bool) -> bool:
+        """Dispatch in transactions of its own, where claims do not exclude each other."""
         while True:
-            with self._database.write(durable=False) as tx:
-                if not tx.hand_out_turn(wait=wait):
+            with self.database.write(durable=False) as tx:
+                if not tx.lock_dispatch(wait=wait):
                     return False
-                if not self._hand_out(tx):
+                if not self.dispatch_batch(tx):
                     return True
 
-    def _hand_out(self, tx: Tx) -> bool:
-        """Promote, then hand out one portion; whether there is more."""
-        promoted = self._events.promote(tx)
-        handed = self._dialect.hand_out(tx, HAND_OUT_MOST)
-        return handed() == HAND_OUT_MOST or promoted == DUE_MOST
+    def dispatch_batch(self, tx: Tx) -> bool:
+        """Promote, then dispatch one batch; whether there is more."""
+        promoted = self.events.promote(tx)
+        dispatched = self.dialect.dispatch(tx, DISPATCH_MOST)
+        return dispatched == DISPATCH_MOST or promoted == DUE_MOST
 
-    def hand_out_all(self, tx: Tx) -> None:
+    def dispatch_all(self, tx: Tx) -> None:
         """Empty `incoming` within this transaction."""
-        while self._hand_out(tx):
+        while self.dispatch_batch(tx):
             pass
 
-    def _return_due(self, tx: Tx, consumer: Consumer, policy: RetryPolicy) -> None:
+    def return_due(self, tx: Tx, consumer: ConsumerRow, policy: RetryPolicy) -> None:
         """Make ready what came due; what crashed too often is buried instead."""
-        now = to_text(self._clock.now())
+        now = to_text(self.clock.now())
         span = {"consumer_id": consumer.id, "now": now, "most": DUE_MOST}
         rows = tx.all(self._sql["due_claims"], span)
         again: list[str] = []
@@ -276,35 +268,136 @@ class Claims(Leases):
             tx.run(self._sql["return_claims"], {"handler_id": consumer.name, "ids": listed})
             tx.run(self._sql["make_ready"], {"consumer_id": consumer.id, "ids": listed})
 
-    def _take(
+    def oldest(
+        self, tx: Tx, consumer: ConsumerRow, types: str | None, limit: int, session_id: str
+    ) -> dict[int, int]:
+        """How many events to take of which priority, so that they are the oldest; {} for none.
+
+        None while another session has claims that have not ended: what it has comes first.
+        """
+        whose = {"consumer_id": consumer.id, "session_id": session_id}
+        if not self.dialect.lock_consumer(tx, consumer) or tx.one(self._sql["others_claim"], whose):
+            return {}
+        found = [row[0] for row in tx.all(self._sql["ready_priorities"], whose)]
+        if len(found) < 2:
+            return dict.fromkeys(found, limit)
+        place = {"consumer_id": consumer.id, "types": types, "most": limit}
+        heads = [
+            (created_at, event_id, priority)
+            for priority in found
+            for created_at, event_id in tx.all(
+                self._sql["oldest_ready"], place | {"priority": priority}
+            )
+        ]
+        return Counter(priority for *_, priority in sorted(heads)[:limit])
+
+    def lease(self, session_id: str, lease_ms: float, start: int) -> Lease:
+        """What a claim call writes from now on; its token is drawn here."""
+        instant = self.clock.now()
+        until = to_text(instant + timedelta(milliseconds=lease_ms))
+        return Lease(session_id, self._ids.new(), to_text(instant), until, start)
+
+
+class _Dispatching(Request):
+    """A dispatch that is being made, and a look after it."""
+
+    durable = False
+
+    def __init__(self, dialect: Dialect, sql: str, looking: dict[str, Any]) -> None:
+        self.dialect = dialect
+        self._sql = sql
+        self._looking = looking
+        self.found: Sequence[Any] = ()
+        """What the look returned."""
+
+    def write(self, tx: Transaction) -> None:
+        self.dialect.try_dispatch(tx.tx, DISPATCH_MOST)
+        self.found = tx.tx.ask(self._sql, self._looking)
+
+
+class _Claiming(Request):
+    """A claim that is being made."""
+
+    durable = False
+
+    def __init__(
         self,
-        tx: Tx,
-        consumer: Consumer,
+        claims: Claims,
+        consumer: ConsumerRow,
         types: str | None,
         session_id: str,
         limit: int,
         lease_ms: float,
+        policy: RetryPolicy,
+        peek: Peek | None,
         start: int,
-        behind: Sequence[int] | None = None,
-    ) -> Callable[[], list[Claim]]:
-        instant = self._clock.now()
-        until = to_text(instant + timedelta(milliseconds=lease_ms))
-        lease = Lease(session_id, self._ids.new(), to_text(instant), until, start)
-        taking = self._dialect.take(tx, consumer, types, limit, lease, behind)
-        name, number, token = consumer.name, consumer.id, lease.token
+        in_order: bool,
+    ) -> None:
+        self._claims = claims
+        self._in_order = in_order
+        self._consumer = consumer
+        self._peek = peek
+        self._policy = policy
+        self._types = types
+        self._session_id = session_id
+        self._lease_ms = lease_ms
+        self._start = start
+        self.weight = limit
+        self.done = peek is not None and not peek.fresh
+        """Whether all that is new is dispatched."""
+        one_writer = claims.database.one_writer
+        self.along = peek is not None and peek.little and not one_writer
+        """Whether it is dispatched by the message that takes."""
+        self.more = False
+        """Whether only a part of what is new was dispatched, and nothing is taken yet."""
+        self._dispatched: Sequence[Any] = ()
+        self._taken: Sequence[Sequence[Any]] = ()
 
-        def claims() -> list[Claim]:
-            made: list[Claim] = []
-            for event, attempts, error, read_commit in taking():
-                claim = Claim(event, name, number, token, attempts, until, error == LEASE_EXPIRED)
-                claim.lease_ms = lease_ms
-                if read_commit is not None:
-                    claim.started, claim.read_commit = True, read_commit
-                made.append(claim)
-            return made
+    def write(self, tx: Transaction) -> None:
+        claims, peek, consumer = self._claims, self._peek, self._consumer
+        self.more = False
+        if claims.database.one_writer and not self.done:
+            self.more = claims.dispatch_batch(tx.tx)
+            if self.more:
+                return
+        if peek is None or consumer.id in peek.due:
+            claims.return_due(tx.tx, consumer, self._policy)
+        if self.along:  # last, since others wait for the lock: by the message that also takes
+            self._dispatched = claims.dialect.try_dispatch(tx.tx, DISPATCH_MOST)
+        guess = peek is not None and peek.guessed
+        self._lease = claims.lease(self._session_id, self._lease_ms, self._start)
+        parts = {HIGHEST_PRIORITY: self.weight}
+        if self._in_order:
+            parts = claims.oldest(tx.tx, consumer, self._types, self.weight, self._session_id)
+        self._taken = [
+            claims.dialect.take(
+                tx.tx, consumer, self._types, most, self._lease, guess=guess, highest=highest
+            )
+            for highest, most in parts.items()
+        ]
 
-        return claims
+    def claimed(self) -> list[Claim]:
+        """What came of it; known when the transaction has ended."""
+        if self.along:
+            self.done, self.along = bool(self._dispatched), False
+        name, number = self._consumer.name, self._consumer.id
+        token, until = self._lease.token, self._lease.until
+        made: list[Claim] = []
+        rows = chain.from_iterable(self._taken)
+        for row in sorted(rows, key=_by_age) if self._in_order else rows:
+            attempts, error, read_commit = row[_OWN:]
+            event = EventRow(*row[:_OWN])
+            claim = Claim(event, name, number, token, attempts, until, error == LEASE_EXPIRED)
+            claim.lease_ms = self._lease_ms
+            if read_commit is not None:
+                claim.started, claim.read_commit = True, read_commit
+            made.append(claim)
+        return made
+
+
+def _by_age(row: Any) -> tuple[str, str]:
+    return row[4], row[0]
 
 
 def _looking(consumers: Iterable[int]) -> dict[str, Any]:
-    return {"consumers": codec.encode_checked(list(consumers)), "most": HAND_OUT_MOST}
+    return {"consumers": codec.encode_checked(list(consumers)), "most": DISPATCH_MOST}

@@ -13,7 +13,7 @@ from ontologia.errors import ConsumerBusyError
 from ontologia.store.database import Database, Tx
 from ontologia.store.events import checks
 from ontologia.store.events.claims import ALL_TYPES, Claims
-from ontologia.store.rows import Consumer
+from ontologia.store.rows import ConsumerRow
 
 log = logging.getLogger(__name__)
 Start: TypeAlias = Literal["retained", "now"]
@@ -37,7 +37,7 @@ class Consumers:
         self._claims = claims
         self._clock = clock
         self._ttl = timedelta(milliseconds=session_ttl_ms)
-        self._known: dict[tuple[str, str], tuple[Consumer, frozenset[str]]] = {}
+        self._known: dict[tuple[str, str], tuple[ConsumerRow, frozenset[str]]] = {}
 
     def register(
         self,
@@ -49,7 +49,7 @@ class Consumers:
         start: Start = "retained",
         afresh: bool = False,
         formerly: Sequence[str] = (),
-    ) -> Consumer:
+    ) -> ConsumerRow:
         """Make sure that a consumer is subscribed to these types; types are only ever added.
 
         What is retained of a type that is added becomes ready for it, or is taken for done if it
@@ -73,7 +73,7 @@ class Consumers:
 
     def _find(
         self, namespace: str, name: str, types: frozenset[str], formerly: Sequence[str]
-    ) -> Consumer | None:
+    ) -> ConsumerRow | None:
         """The consumer, if the store knows it with all these types: nothing is to be written."""
         place = {"namespace": namespace, "name": name}
         with self._database.read() as tx:
@@ -89,7 +89,7 @@ class Consumers:
                 "If that is over, forget the consumer while nobody runs it",
                 *(name, ", ".join(others)),
             )
-        return Consumer(found[0], namespace, name) if types <= known else None
+        return ConsumerRow(found[0], namespace, name) if types <= known else None
 
     def _add(
         self,
@@ -99,12 +99,12 @@ class Consumers:
         session_id: str,
         start: Start,
         formerly: Sequence[str],
-    ) -> Consumer:
+    ) -> ConsumerRow:
         place = {"namespace": namespace, "name": name}
         with self._database.write() as tx:
-            tx.hand_out_turn(wait=True)
+            tx.lock_dispatch(wait=True)
             tx.run(self._sql["add_consumer"], {**place, "now": to_text(self._clock.now())})
-            consumer = Consumer(tx.one(self._sql["get_consumer"], place)[0], namespace, name)
+            consumer = ConsumerRow(tx.one(self._sql["get_consumer"], place)[0], namespace, name)
             for old in formerly:
                 self._adopt(tx, consumer, old)
             retained = {
@@ -121,7 +121,7 @@ class Consumers:
             )
         return consumer
 
-    def _arriving(self, tx: Tx, consumer: Consumer, types: Iterable[str]) -> int:
+    def _arriving(self, tx: Tx, consumer: ConsumerRow, types: Iterable[str]) -> int:
         """How many events of these types are not dispatched yet, which it will get, too."""
         counted = [ALL_TYPES] if ALL_TYPES in types else types
         return sum(
@@ -132,7 +132,7 @@ class Consumers:
         )
 
     def _subscribe(
-        self, tx: Tx, consumer: Consumer, event_type: str, session_id: str, start: Start
+        self, tx: Tx, consumer: ConsumerRow, event_type: str, session_id: str, start: Start
     ) -> int | None:
         """How many retained events became ready, or are skipped; None if it was subscribed before."""
         place = {
@@ -142,7 +142,7 @@ class Consumers:
         }
         if start == "now":
             # What is still in `incoming` was announced before, too.
-            self._claims.hand_out_all(tx)
+            self._claims.dispatch_all(tx)
         if not tx.run(self._sql["add_subscription"], place):
             return None
         name = {"name": consumer.name}
@@ -152,7 +152,7 @@ class Consumers:
         backfill = "backfill_all" if event_type == ALL_TYPES else "backfill"
         return tx.run(self._sql[backfill], place | name)
 
-    def _adopt(self, tx: Tx, consumer: Consumer, old: str) -> None:
+    def _adopt(self, tx: Tx, consumer: ConsumerRow, old: str) -> None:
         """Move all that a consumer had under its old name, whether it was forgotten or not.
 
         Where it has a claim of an event under both names, the finished one is kept, else the new one.
@@ -229,7 +229,8 @@ class Consumers:
         rows = self._database.all(self._sql["list_consumers"], {"namespace": namespace, "now": now})
         names = ("name", "last_seen_at", "paused_at", "ready", "claimed", "backoff")
         return [
-            {**dict(zip(names, row, strict=False)), "types": codec.decode(row[6])} for row in rows
+            {**dict(zip(names, row, strict=False)), "types": codec.decode_stored(row[6])}
+            for row in rows
         ]
 
     def forget(self, namespace: str, name: str) -> bool:
@@ -242,7 +243,7 @@ class Consumers:
 
     def remove(self, tx: Tx, namespace: str, name: str) -> bool:
         """The same within a transaction."""
-        tx.hand_out_turn(wait=True)
+        tx.lock_dispatch(wait=True)
         number = self._idle(tx, namespace, name, "it was not forgotten")
         if number is None:
             return False

@@ -8,17 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from ontologia import codec
 from ontologia.clock import Clock, to_text
+from ontologia.delivery.lifecycle import lease_is_valid
 from ontologia.delivery.retry import RetryPolicy, Verdict
 from ontologia.store.database import Database, Tx
 from ontologia.store.events.burial import Attempt, Burial
 from ontologia.store.events.log import EventLog
 from ontologia.store.rows import Announcement, Claim
+from ontologia.store.writer import Request
+
+if TYPE_CHECKING:
+    from ontologia.store.protocol import Transaction
 
 _AS_GOOD_AS_NEW = 0.98
+
+R = TypeVar("R")
 
 
 class Done(NamedTuple):
@@ -26,6 +33,8 @@ class Done(NamedTuple):
 
     claim: Claim
     announcements: Sequence[Announcement] = ()
+    durable: bool = False
+    """Whether the ack makes durable what the handler has committed."""
 
 
 class Settled(NamedTuple):
@@ -50,161 +59,128 @@ class Leases:
         events: EventLog,
         clock: Clock,
         draw: Callable[[int, int], int],
+        submit: Callable[[Request], None],
     ) -> None:
-        self._database = database
+        self.database = database
         self._sql = sql
-        self._events = events
+        self.events = events
         self._burial = Burial(sql, events, clock)
-        self._clock = clock
+        self.clock = clock
         self._draw = draw
+        self._submit = submit
 
-    def start(self, tx: Tx, claims: Sequence[Claim], lease_ms: float) -> Callable[[], None]:
+    def start(self, tx: Tx, claims: Sequence[Claim], lease_ms: float) -> Sequence[Any]:
         """Mark claims of one call as started, with a lease from now.
 
-        `started` says which were, after what this returns was called. A lease that was given a
-        moment ago is left as it is: that saves half of the writing.
+        Returns event, end of the lease and last commit of each that was held. A lease that was given
+        a moment ago is left as it is: that saves half of the writing.
         """
-        instant = self._clock.now()
+        instant = self.clock.now()
         nearly = to_text(instant + timedelta(milliseconds=lease_ms * _AS_GOOD_AS_NEW))
         if claims[0].lease_until >= nearly:
-            asked = self._fenced(tx, "start_within_lease", claims, to_text(instant))
-        else:
-            asked = self._extend(tx, "start", claims, lease_ms)
-
-        def note() -> None:
-            kept = asked()
-            for claim in claims:
-                claim.started = claim.event.id in kept
-                claim.read_commit = kept.get(claim.event.id)
-
-        return note
+            return self.fenced(tx, "start_within_lease", claims, to_text(instant))
+        return self._extend(tx, "start", claims, lease_ms)
 
     def run_again(self, claim: Claim) -> bool:
         """Count a conflict and start the same claim anew, with its whole lease; False if it was lost.
 
         The attempt is not counted. One soft transaction.
         """
-        with self._database.write(durable=False) as tx:
-            asked = self._extend(tx, "run_again", [claim], claim.lease_ms)
-        kept = asked()
-        if claim.event.id not in kept:
+        rows = self._write(lambda tx: self._extend(tx, "run_again", [claim], claim.lease_ms))
+        if not rows:
             return False
-        claim.read_commit, claim.moved = kept[claim.event.id], False
+        [(_, claim.lease_until, claim.read_commit)] = rows
+        claim.moved = False
         return True
 
     def renew(self, claims: Iterable[Claim], lease_ms: float | None = None) -> list[Claim]:
         """Extend leases, by their own length unless another is given; those that were lost.
 
-        One soft transaction.
+        One soft transaction of its own: a handler may be committing under such a claim, and two
+        shared transactions that lock several claims could wait for each other.
         """
-        with self._database.write(durable=False) as tx:
-            asked = [
+        with self.database.write(durable=False) as tx:
+            extended = [
                 (group, self._extend(tx, "renew", group, lease_ms or group[0].lease_ms))
                 for group in _by_token(claims)
             ]
         lost: list[Claim] = []
-        for group, kept in asked:
-            still = kept()
-            lost += [claim for claim in group if claim.event.id not in still]
+        for group, rows in extended:
+            until = dict(rows)
+            for claim in group:
+                if claim.event.id in until:
+                    claim.lease_until = until[claim.event.id]
+                else:
+                    lost.append(claim)
         return lost
 
-    def _extend(
-        self, tx: Tx, name: str, claims: Sequence[Claim], lease_ms: float
-    ) -> Callable[[], dict[str, int | None]]:
-        instant = self._clock.now()
+    def _extend(self, tx: Tx, name: str, claims: Sequence[Claim], lease_ms: float) -> Sequence[Any]:
+        instant = self.clock.now()
         until = to_text(instant + timedelta(milliseconds=lease_ms))
-        asked = self._fenced(tx, name, claims, to_text(instant), lease_until=until)
+        return self.fenced(tx, name, claims, to_text(instant), lease_until=until)
 
-        def extended() -> dict[str, int | None]:
-            kept = asked()
-            for claim in claims:
-                if claim.event.id in kept:
-                    claim.lease_until = until
-            return kept
-
-        return extended
+    def acking(self, done: Sequence[Done]) -> Acking:
+        """Ends to be written together, in a transaction that writes something else, too."""
+        return Acking(self, done)
 
     def settle(
-        self, done: Sequence[Done], starting: Sequence[Claim] = (), lease_ms: float = 0
+        self, done: Acking | Sequence[Done], starting: Sequence[Claim] = (), lease_ms: float = 0
     ) -> Settled:
         """Ack what succeeded, with what it announced, and start what is next: one transaction."""
-        with self._database.write(durable=False) as tx:
-            acked = self.ack(tx, done)
-            started = self.start(tx, starting, lease_ms) if starting else None
-        if started is not None:
-            started()
-        return acked()
-
-    def ack(self, tx: Tx, done: Sequence[Done]) -> Callable[[], Settled]:
-        """Ack what succeeded, and store what it announced; nothing of claims that were lost.
-
-        What came of it is known when the transaction has ended.
-        """
-        if not done:
-            return lambda: NOTHING
-        now = to_text(self._clock.now())
-        asked = [
-            (group[0].token, self._fenced(tx, statement, group, now))
-            for statement, moved in (("ack", False), ("ack_moved", True))
-            for group in _by_token(claim for claim, _ in done if claim.moved is moved)
-        ]
-
-        def settled() -> Settled:
-            acked = {(token, event_id) for token, kept in asked for event_id in kept()}
-            lost = [c for c, _ in done if (c.token, c.event.id) not in acked]
-            announced = any(
-                each.announcements
-                for each in done
-                if (each.claim.token, each.claim.event.id) in acked
-            )
-            return Settled(lost, announced)
-
-        if any(item.announcements for item in done):
-            lost = {id(claim) for claim in settled().lost}
-            kept = [item for item in done if id(item.claim) not in lost]
-            self._events.announce(tx, [each for item in kept for each in item.announcements])
-        return settled
+        acking = done if isinstance(done, Acking) else Acking(self, done)
+        settling = _Settling(self, acking, starting, lease_ms)
+        self._submit(settling)
+        settling.note_started()
+        return acking.settled()
 
     def abandon(self, claims: Iterable[Claim]) -> int:
         """Hand claims back, without a mark against them; how many were still held."""
-        handed = 0
-        with self._database.write(durable=False) as tx:
-            now = to_text(self._clock.now())
-            for group in _by_token(claims):
-                kept = self._fenced(tx, "abandon", group, now)()
+        groups = _by_token(claims)
+
+        def write(tx: Tx) -> int:
+            handed = 0
+            now = to_text(self.clock.now())
+            for group in groups:
+                kept = sorted(row[0] for row in self.fenced(tx, "abandon", group, now))
                 if kept:
-                    listed = codec.encode_checked(sorted(kept))
+                    listed = codec.encode_checked(kept)
                     place = {"consumer_id": group[0].consumer_id, "ids": listed}
                     tx.run(self._sql["make_ready"], place)
                 handed += len(kept)
-        return handed
+            return handed
+
+        return self._write(write, weight=sum(map(len, groups)))
 
     def check(self, tx: Tx, claim: Claim, now: str | None = None) -> bool:
         """The fence: whether the claim is held at this moment of this transaction."""
-        return bool(self.ask(tx, claim, now)())
+        return bool(self.fence(tx, claim, now))
 
-    def ask(self, tx: Tx, claim: Claim, now: str | None = None) -> Callable[[], list[Any]]:
-        """The same, asked on the way: a row if it is held, with the end of its lease."""
+    def fence(self, tx: Tx, claim: Claim, now: str | None = None) -> Sequence[Any]:
+        """The same as rows, to be read later: the end of the lease if the claim is held."""
+        if claim.outside:
+            # No other process takes it before the lease ends, and nothing is written after that.
+            valid = lease_is_valid(claim.lease_until, now or to_text(self.clock.now()))
+            return [(claim.lease_until,)] if valid else []
         fence = {
             "event_id": claim.event.id,
             "handler_id": claim.handler_id,
             "token": claim.token,
-            "now": now or to_text(self._clock.now()),
+            "now": now or to_text(self.clock.now()),
         }
         return tx.ask(self._sql["fence"], fence)
 
-    def _fenced(
+    def fenced(
         self, tx: Tx, name: str, claims: Sequence[Claim], now: str, **values: str
-    ) -> Callable[[], dict[str, int | None]]:
-        """Ask a fenced statement for claims of one token; the events it changed.
+    ) -> Sequence[Any]:
+        """Run a fenced statement for claims of one token; a row for each that was held.
 
-        With each goes what the statement returns beside it: of a start, the commit it saw. One of
-        a group, all started at once, tells itself what was there when its turn came.
+        Its first column is the event. One of a group, all started at once, tells itself what was
+        there when its turn came.
         """
         ids: Any = [claim.event.id for claim in claims]
         if name == "ack_moved":
             ids = {claim.event.id: claim.read_commit for claim in claims}
-        asked = tx.ask(
+        return tx.ask(
             self._sql[name],
             {
                 "handler_id": claims[0].handler_id,
@@ -214,7 +190,6 @@ class Leases:
                 **values,
             },
         )
-        return lambda: {row[0]: row[1] if len(row) > 1 else None for row in asked()}
 
     # -- when it went wrong -----------------------------------------------------------------------
 
@@ -231,27 +206,40 @@ class Leases:
         outcome: str = "failed",
         final: bool = False,
         tried: bool = True,
+        lapsed: bool = False,
         claim: Claim | None = None,
         traceback: str | None = None,
     ) -> Verdict | None:
         """End an attempt that did not succeed; None if the claim is not held (any more).
 
-        With `final` the event is dead-lettered. Unless it was `tried`, no attempt is counted.
+        With `final` the event is dead-lettered. Unless it was `tried`, no attempt is counted, and the
+        wait is that after a first failure. With `lapsed` the lease may have ended, and as then the
+        event is ready again at once.
         """
         place = {"event_id": event_id, "handler_id": handler_id}
-        with self._database.write(durable=False) as tx:
-            instant = self._clock.now()
+
+        def write(tx: Tx) -> Verdict | None:
+            instant = self.clock.now()
             if claim is not None and claim.moved:
                 tx.later(
                     self._sql["began_at"],
                     (claim.read_commit, claim.event.id, claim.handler_id, claim.token),
                 )
-            whose = {"session_id": session_id, "token": token, "now": to_text(instant)}
+            lease_after = "" if lapsed else to_text(instant)
+            whose = {"session_id": session_id, "token": token, "now": lease_after}
             held = tx.one(self._sql["lock_claim"], place | whose)
             if held is None:
                 return None
             attempts, read_commit, started_at = held[:3]
-            verdict = policy.after_failure(attempts, self._draw, after_ms=after_ms)
+            if lapsed and held[5] > to_text(instant):
+                return None  # it was renewed at the last moment
+            verdict = (
+                policy.after_crash(attempts)
+                if lapsed
+                else policy.after_failure(attempts, self._draw, after_ms=after_ms)
+            )
+            if not tried:
+                verdict = Verdict(attempts, False, policy.backoff.delay_ms(1, self._draw))
             if final:
                 verdict = Verdict(verdict.attempts if tried else attempts, buried=True)
             attempt = Attempt(event_id, handler_id, verdict.attempts, started_at, read_commit)
@@ -259,12 +247,115 @@ class Leases:
                 self._burial.note(tx, attempt, outcome, error, traceback)
             if verdict.buried:
                 self._burial.bury(tx, attempt, error)
+            elif lapsed:
+                tx.run(
+                    self._sql["count_crash"],
+                    place | {"attempts": verdict.attempts, "error": error},
+                )
+                ids = codec.encode_checked([event_id])
+                tx.run(self._sql["make_ready"], {"consumer_id": held[4], "ids": ids})
             else:
                 wait = timedelta(milliseconds=verdict.delay_ms)
                 times = {"now": to_text(instant), "available_at": to_text(instant + wait)}
                 counted = {"attempts": verdict.attempts, "error": error}
                 tx.run(self._sql["release"], place | times | counted)
-        return verdict
+            return verdict
+
+        return self._write(write)
+
+    def _write(self, write: Callable[[Tx], R], weight: int = 1) -> R:
+        """Have the writer write it, with what waits at the same time; what it returned."""
+        request = _Writing(write, weight)
+        self._submit(request)
+        return request.result
+
+
+class _Writing(Request, Generic[R]):
+    """A soft request that one function writes."""
+
+    durable = False
+    result: R
+
+    def __init__(self, write: Callable[[Tx], R], weight: int) -> None:
+        self._function = write
+        self.weight = weight
+
+    def write(self, tx: Transaction) -> None:
+        self.result = self._function(tx.tx)
+
+
+class Acking:
+    """Ends that are written together: acks, with what the handlers announced.
+
+    Nothing is written of claims that were lost.
+    """
+
+    def __init__(self, leases: Leases, done: Sequence[Done]) -> None:
+        self._leases = leases
+        self.done = done
+        self.durable = any(each.durable for each in done)
+        self._rows: list[tuple[str, Sequence[Any]]] = []
+        """What the acks returned, with the token of their claims."""
+        self._announced = False
+
+    def write(self, tx: Tx) -> None:
+        """Ack all of them, and store what those that are held announced."""
+        now = to_text(self._leases.clock.now())
+        self._rows = [
+            (group[0].token, self._leases.fenced(tx, statement, group, now))
+            for statement, moved in (("ack", False), ("ack_moved", True))
+            for group in _by_token(claim for claim, *_ in self.done if claim.moved is moved)
+        ]
+        self._announced = False
+        if any(each.announcements for each in self.done):
+            acked = self._acked()
+            announced = [
+                announcement
+                for claim, announcements, _ in self.done
+                if (claim.token, claim.event.id) in acked
+                for announcement in announcements
+            ]
+            self._announced = bool(announced)
+            if announced:
+                self._leases.events.announce(tx, announced)
+
+    def settled(self) -> Settled:
+        """What came of it; known when the transaction has ended."""
+        acked = self._acked()
+        lost = [claim for claim, *_ in self.done if (claim.token, claim.event.id) not in acked]
+        return Settled(lost, self._announced)
+
+    def _acked(self) -> set[tuple[str, str]]:
+        return {(token, row[0]) for token, rows in self._rows for row in rows}
+
+
+class _Settling(Request):
+    """Acks and starts that are written together."""
+
+    def __init__(
+        self, leases: Leases, acking: Acking, starting: Sequence[Claim], lease_ms: float
+    ) -> None:
+        self._leases = leases
+        self._acking = acking
+        self._starting = starting
+        self._lease_ms = lease_ms
+        self.durable = acking.durable
+        self.weight = len(acking.done) + len(starting)
+        self._rows: Sequence[Any] = ()
+
+    def write(self, tx: Transaction) -> None:
+        self._acking.write(tx.tx)
+        if self._starting:
+            self._rows = self._leases.start(tx.tx, self._starting, self._lease_ms)
+
+    def note_started(self) -> None:
+        """Tell the claims which of them are started; known when the transaction has ended."""
+        started = {event_id: (until, commit) for event_id, until, commit in self._rows}
+        for claim in self._starting:
+            claim.started = claim.event.id in started
+            claim.lease_until, claim.read_commit = started.get(
+                claim.event.id, (claim.lease_until, None)
+            )
 
 
 def _by_token(claims: Iterable[Claim]) -> list[list[Claim]]:

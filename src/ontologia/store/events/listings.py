@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, TypeAlias
@@ -27,6 +27,10 @@ _EVENT = (
     *("id", "namespace", "type", "payload", "created_at", "priority", "root_event_id"),
     *("chain_depth", "source", "correlation_id", "causation_id", "tenant_id", "dedup_key"),
     "occurred_at",
+)
+_ATTEMPT = (
+    *("handler_id", "attempt", "started_at", "ended_at", "read_commit"),
+    *("outcome", "error", "traceback"),
 )
 
 
@@ -66,7 +70,7 @@ class Listings:
         for session_id, _, started_at, last_heartbeat, text in self._database.all(
             self._sql["list_sessions"], {"namespace": namespace}
         ):
-            metadata: dict[str, Any] = codec.decode(text) if text else {}
+            metadata: dict[str, Any] = codec.decode_stored(text) if text else {}
             silent = now - from_text(last_heartbeat)
             listed.append(
                 {
@@ -208,21 +212,18 @@ class Listings:
             ids = codec.encode_checked([event_id])
             claims = tx.all(self._sql["claims_of"], {"ids": ids})
             attempts = tx.all(self._sql["attempts_of"], {"id": event_id})
-        names = (
-            "handler_id",
-            "attempt",
-            "started_at",
-            "ended_at",
-            "read_commit",
-            "outcome",
-            "error",
-            "traceback",
-        )
-        shown = dict(zip(_EVENT, row, strict=True))
-        shown["payload"] = readable(row[3])
-        shown["claims"] = [dict(zip(_CLAIM[1:], claim[1:], strict=True)) for claim in claims]
-        shown["attempts"] = [dict(zip(names, attempt, strict=True)) for attempt in attempts]
-        return shown
+        return described(row, [claim[1:] for claim in claims], attempts)
+
+
+def described(
+    row: Sequence[Any], claims: Iterable[Sequence[Any]], attempts: Iterable[Sequence[Any]]
+) -> dict[str, Any]:
+    """Everything about one event; claims and attempts without its id."""
+    shown = dict(zip(_EVENT, row, strict=True))
+    shown["payload"] = readable(row[3])
+    shown["claims"] = [dict(zip(_CLAIM[1:], claim, strict=True)) for claim in claims]
+    shown["attempts"] = [dict(zip(_ATTEMPT, attempt, strict=True)) for attempt in attempts]
+    return shown
 
 
 def _unix_text(seconds: float) -> str:
@@ -240,6 +241,6 @@ def _by_age(row: Any) -> tuple[str, str]:
 def readable(payload: str | bytes) -> Any:
     """A stored payload, also one that cannot be decoded."""
     try:
-        return codec.decode(payload)
+        return codec.decode_stored(payload)
     except InvalidValueError:  # an operator wants to see what is broken
         return payload if isinstance(payload, str) else payload.decode(errors="backslashreplace")

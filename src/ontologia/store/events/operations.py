@@ -77,6 +77,7 @@ class Operations:
         place = which._asdict() | {
             "namespace": namespace,
             "since": "" if which.since is None else to_text(checks.instant("since", which.since)),
+            "error": which.error or None,  # every text has an empty one in it
             "most": portion,
         }
         del place["until"]
@@ -95,7 +96,7 @@ class Operations:
         The others' events are not retained any more, or nobody of that name is subscribed to
         them. The attempts so far stay on record, under numbers from 0 down.
         """
-        tx.hand_out_turn(wait=True)  # no consumer is forgotten, and no event deleted, meanwhile
+        tx.lock_dispatch(wait=True)  # no consumer is forgotten, and no event deleted, meanwhile
         found = self._retriable(tx, letters)
         again: dict[tuple[str, int], list[str]] = {}
         for letter in letters:
@@ -111,7 +112,7 @@ class Operations:
 
     def dismiss(self, tx: Tx, letters: Sequence[DeadLetter]) -> int:
         """Take dead letters off the record; how many still were on it. Their claims stay ended."""
-        tx.hand_out_turn(wait=True)  # as whoever retries them has: only one of the two does it
+        tx.lock_dispatch(wait=True)  # as whoever retries them has: only one of the two does it
         numbers = {"ids": codec.encode_checked([each.number for each in letters])}
         return tx.run(self._sql["delete_dead_letters"], numbers)
 

@@ -11,7 +11,7 @@ from ontologia.delivery.retry import RetryPolicy
 from ontologia.store.database import Database
 from ontologia.store.events.claims import DUE_MOST, Claims
 from ontologia.store.events.log import EventLog
-from ontologia.store.rows import Consumer
+from ontologia.store.rows import ConsumerRow
 
 
 class Holder(NamedTuple):
@@ -40,12 +40,14 @@ class Recovery:
         self._events = events
         self._clock = clock
 
-    def holders(self, consumer: Consumer) -> list[Holder]:
+    def holders(self, consumer: ConsumerRow) -> list[Holder]:
         """The sessions that hold claims of a consumer."""
         rows = self._database.all(self._sql["lease_holders"], {"consumer_id": consumer.id})
-        return [Holder(row[0], row[1], codec.decode(row[2]) if row[2] else {}) for row in rows]
+        return [
+            Holder(row[0], row[1], codec.decode_stored(row[2]) if row[2] else {}) for row in rows
+        ]
 
-    def give_back(self, consumer: Consumer, dead: Sequence[str], policy: RetryPolicy) -> int:
+    def give_back(self, consumer: ConsumerRow, dead: Sequence[str], policy: RetryPolicy) -> int:
         """End the leases of sessions that are known to be dead; how many events they had begun.
 
         It is as if the leases had run out: an attempt that had begun counts.
@@ -62,7 +64,7 @@ class Recovery:
             ended = tx.all(self._sql["end_leases"], place)
             begun = sum(bool(started) for (started,) in ended)
             for _ in range(0, len(ended), DUE_MOST):
-                self._claims._return_due(tx, consumer, policy)
+                self._claims.return_due(tx, consumer, policy)
         return begun
 
     def promote(self) -> int:
@@ -70,7 +72,7 @@ class Recovery:
         promoted = 0
         while True:
             with self._database.write(durable=False) as tx:
-                tx.hand_out_turn(wait=True)
+                tx.lock_dispatch(wait=True)
                 portion = self._events.promote(tx)
             promoted += portion
             if portion < DUE_MOST:

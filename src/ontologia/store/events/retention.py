@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
 
 from ontologia import codec
 from ontologia.clock import Clock, from_text, to_text
@@ -18,7 +19,24 @@ log = logging.getLogger(__name__)
 _PORTION = 1_000
 _DAY = timedelta(days=1)
 _NEVER = datetime(1, 1, 1, tzinfo=UTC)
-_DELETED = ("ready_of", "incoming_of", "claims_of", "attempts_of", "dedup_of", "events")
+_DELETED = (
+    *("ready_of", "incoming_of", "claims_of", "attempts_of", "dedup_of", "restored_of"),
+    "events",
+)
+
+
+class Portion(NamedTuple):
+    """Old events of one type, and what decides which of them are finished."""
+
+    namespace: str
+    event_type: str
+    ids: list[str]
+    times: dict[str, str]
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What the statement `finished` asks for, without the ids."""
+        return {"namespace": self.namespace, "type": self.event_type, **self.times}
 
 
 class Retention:
@@ -42,21 +60,42 @@ class Retention:
         no consumer subscribes to wait for nobody. Replies of that age go with them.
         """
         now = self._clock.now()
-        before = to_text(now - retention)
-        seen_since = self._seen_since(namespace, retention)
         deleted = 0
-        for event_type in self._types(namespace):
-            self._warn_of_unseen(namespace, event_type, seen_since)
-            place = {"namespace": namespace, "type": event_type, "seen_since": seen_since}
-            for ids in self._old(namespace, event_type, before):
-                if stop():
-                    return deleted
-                deleted += self._delete(ids, "finished", place)
+        for portion in self.portions(namespace, to_text(now - retention), retention):
+            if stop():
+                return deleted
+            deleted += self._delete(portion.ids, "finished", portion.facts)
         records_before, replies_before = now - max(retention, _DAY), now - retention
         if self._has_old_records(namespace, records_before, replies_before):
             self._delete_records(namespace, records_before)
             self._delete_replies(namespace, replies_before, stop)
         return deleted
+
+    def portions(
+        self,
+        namespace: str,
+        before: str,
+        retention: timedelta,
+        *,
+        types: list[str] | None = None,
+        size: int = _PORTION,
+    ) -> Iterator[Portion]:
+        """Events from before a time, finished or not, of some types or all. Costs what is old."""
+        now = self._clock.now()
+        unseen = max(retention, now - from_text(before))
+        seen_since = self._seen_since(namespace, unseen)
+        times = {"seen_since": seen_since, "restored_since": to_text(now - retention)}
+        for event_type in self._types(namespace) if types is None else types:
+            self._warn_of_unseen(namespace, event_type, seen_since)
+            for ids in self._old(namespace, event_type, before, size):
+                yield Portion(namespace, event_type, ids, times)
+
+    def finished(
+        self, ask: Callable[[str, dict[str, Any]], list[Any]], portion: Portion, ids: list[str]
+    ) -> list[str]:
+        """Which of these events of a portion can be collected now."""
+        asked = {**portion.facts, "ids": codec.encode_checked(ids), **self._now()}
+        return [row[0] for row in ask(self._sql["finished"], asked)]
 
     def _seen_since(self, namespace: str, retention: timedelta) -> str:
         """From when on a consumer must have been seen, to be waited for.
@@ -107,7 +146,7 @@ class Retention:
 
         Of one type, if one is given. `progress` is told how many each portion was.
         """
-        limit = self._limit(before)
+        limit = self.limit(before)
         deleted = 0
         for each in self._types(namespace) if event_type is None else [event_type]:
             for ids in self._old(namespace, each, limit):
@@ -120,14 +159,15 @@ class Retention:
         self, namespace: str, before: datetime | timedelta, *, event_type: str | None = None
     ) -> dict[str, int]:
         """How many events of each type, or of one, are from before a time. Reads only."""
-        limit = self._limit(before)
+        limit = self.limit(before)
         counts = {
             each: sum(len(ids) for ids in self._old(namespace, each, limit))
             for each in (self._types(namespace) if event_type is None else [event_type])
         }
         return {each: count for each, count in counts.items() if count}
 
-    def _limit(self, before: datetime | timedelta) -> str:
+    def limit(self, before: datetime | timedelta) -> str:
+        """A time, or an age, as text; InvalidValueError if no event can be that old."""
         if isinstance(before, timedelta):
             try:
                 before = self._clock.now() - before
@@ -148,12 +188,14 @@ class Retention:
                     *(name, event_type, last_seen_at),
                 )
 
-    def _old(self, namespace: str, event_type: str, before: str) -> Iterator[list[str]]:
+    def _old(
+        self, namespace: str, event_type: str, before: str, size: int = _PORTION
+    ) -> Iterator[list[str]]:
         """The ids of old events of a type, in portions; costs only what is old."""
         place = {"namespace": namespace, "type": event_type}
         for (priority,) in self._database.all(self._sql["priorities"], place):
             after = ("", "")
-            span = {**place, "priority": priority, "before": before, "most": _PORTION}
+            span = {**place, "priority": priority, "before": before, "most": size}
             while rows := self._database.all(
                 self._sql["old_events"], {**span, "after": after[0], "after_id": after[1]}
             ):
@@ -166,7 +208,7 @@ class Retention:
         if not self._database.all(self._sql[which], asked | self._now()):
             return 0  # nothing to delete needs no lock
         with self._database.write(durable=False) as tx:
-            tx.hand_out_turn(wait=True)  # nobody registers, or hands out, what is about to go
+            tx.lock_dispatch(wait=True)  # nobody registers, or dispatches, what is about to go
             # By the clock as it is now: set back meanwhile, it may have made leases valid again.
             chosen = [row[0] for row in tx.all(self._sql[which], asked | self._now())]
             self.delete(tx, chosen)
@@ -177,7 +219,7 @@ class Retention:
 
     def is_free(self, tx: Tx, event_id: str) -> bool:
         """Whether no session has an event, or is just claiming it; none can before `tx` ends."""
-        tx.hand_out_turn(wait=True)
+        tx.lock_dispatch(wait=True)
         asked = {"ids": codec.encode_checked([event_id]), "now": to_text(self._clock.now())}
         return bool(tx.all(self._sql["unleased"], asked))
 

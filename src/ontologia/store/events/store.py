@@ -1,4 +1,4 @@
-"""`EventStore`, put together over a database: the public face of the event bus's storage."""
+"""The event store, put together over a database: the public face of the event bus's storage."""
 
 from __future__ import annotations
 
@@ -12,36 +12,32 @@ from typing import TYPE_CHECKING, Any
 from ontologia import codec
 from ontologia.clock import Clock, to_text
 from ontologia.delivery.lineage import Lineage
-from ontologia.delivery.retry import (
-    Discard,
-    Retry,
-    describe_error,
-    handler_policy,
-    storable_text,
-    traceback_text,
-)
+from ontologia.delivery.retry import handler_policy, storable_text
 from ontologia.errors import (
-    DefinitionError,
     IntegrityError,
     InvalidTypeError,
     InvalidValueError,
     LeaseExpiredError,
 )
 from ontologia.ids import Ids
-from ontologia.schema.event import Event, event_class, event_of
+from ontologia.schema.event import Event
 from ontologia.store.database import Database, Tx
 from ontologia.store.events import checks
 from ontologia.store.events.activity import Activity
+from ontologia.store.events.archives import Archives
 from ontologia.store.events.check import broken_rules
 from ontologia.store.events.claims import Claims, Dialect
 from ontologia.store.events.consumers import Consumers
+from ontologia.store.events.decoding import Decoding, class_of, fill
+from ontologia.store.events.intakes import Intakes
 from ontologia.store.events.journal import Journal
-from ontologia.store.events.listings import Listings
+from ontologia.store.events.listings import Listings, described
 from ontologia.store.events.log import EventLog, fire_time
 from ontologia.store.events.operations import Operations
 from ontologia.store.events.recovery import Recovery
 from ontologia.store.events.retention import Retention
 from ontologia.store.rows import Announcement, Claim, EventRow, Stored
+from ontologia.store.writer import Posted, Request
 
 if TYPE_CHECKING:
     from ontologia.config import OntologiaConfig
@@ -51,11 +47,16 @@ HANDLER_FAILURE = "handler failure"
 _MOST_CLAIMED = 10_000
 
 
-class SqlEventStore:
-    """One database as an event store; `store.protocol.EventStore` says what each method promises.
+class EventStore(Decoding):
+    """Where events are kept, claimed and ended: one class over every database.
 
-    `log`, `claims`, `consumers`, `retention`, `operations`, `activity`, `listings`, `journal` and
-    `recovery` are what the runtime works with; the methods here are for programs and operators.
+    A claim is one event for one consumer, with a lease and a token. Whatever is done in its name
+    changes nothing once the lease has run out or another session has the claim. Without
+    `session_id` and `lease_token` a call means whoever holds it.
+
+    `log`, `claims`, `consumers`, `retention`, `archives`, `operations`, `activity`, `listings`,
+    `journal`, `intakes` and `recovery` are what the runtime works with; the methods here are for
+    programs and operators.
     """
 
     def __init__(
@@ -68,23 +69,38 @@ class SqlEventStore:
         clock: Clock,
         random: Random,
         wake: Callable[[], None],
+        submit: Callable[[Request], None],
+        post: Callable[[Posted], None],
     ) -> None:
+        self.submit = submit
+        """Have a request written, with what waits at the same time."""
+        self.post = post
+        """Have a request written by the next transaction; does not wait."""
         self._database = database
         self._sql = sql
         self._clock = clock
         self._wake = wake
         self._retention = timedelta(milliseconds=config.event_retention_ms)
-        self._keep_tracebacks = config.keep_tracebacks
+        self.keep_tracebacks = config.keep_tracebacks
         self.policy = handler_policy(config)
         ids = Ids(clock, random)
         self.log = EventLog(sql, dialect, clock, ids, config.max_payload_bytes)
-        self.claims = Claims(database, sql, dialect, self.log, clock, ids, random.randint)
+        self.claims = Claims(database, sql, dialect, self.log, clock, ids, random.randint, submit)
         self.consumers = Consumers(database, sql, self.claims, clock, config.session_ttl_ms)
         self.retention = Retention(database, sql, clock, config.session_ttl_ms)
         self.operations = Operations(database, sql, self.log, self.retention, clock)
         self.activity = Activity(database, sql, clock)
         self.listings = Listings(database, sql, clock, config.session_ttl_ms)
         self.journal = Journal(database, sql)
+        self.intakes = Intakes(database, sql, self.log, clock, submit)
+        self.archives = Archives(
+            database,
+            sql,
+            self.retention,
+            clock,
+            event_retention=self._retention,
+            wake=wake,
+        )
         self.recovery = Recovery(database, sql, self.claims, self.log, clock)
 
     def transaction(self, *, durable: bool = True) -> AbstractContextManager[Tx]:
@@ -95,9 +111,13 @@ class SqlEventStore:
         """Tell the loops that wait on this store that there may be something to do."""
         self._wake()
 
-    # -- the protocol -----------------------------------------------------------------------
+    # -- claims -----------------------------------------------------------------------------
 
     def enqueue(self, event: Event, namespace: str) -> None:
+        """Store an event, durably. An id, time and lineage it brings along are kept.
+
+        IntegrityError if the id exists, InvalidValueError if it cannot be stored.
+        """
         if not isinstance(event, Event):
             raise TypeError(f"enqueue takes an event, got {event!r}")
         checks.name("namespace", namespace)
@@ -128,13 +148,19 @@ class SqlEventStore:
         limit: int,
         lease_ms: int,
     ) -> list[Event]:
+        """Claim up to `limit` events, by priority and then age, for `lease_ms`.
+
+        Registers the consumer `handler_id`, and its types, when this process sees it first. An
+        event that cannot be read is dead-lettered and left out. Costs what is new, due and claimed;
+        with nothing to do, one read.
+        """
         if not event_types or limit <= 0:
             return []
         checks.name("namespace", namespace)
         checks.name("session_id", session_id)
         checks.lease_ms(lease_ms)
         limit = min(limit, _MOST_CLAIMED)
-        classes = {each: _class_of(each) for each in event_types}
+        classes = {each: class_of(each) for each in event_types}
         consumer = self.consumers.register(namespace, handler_id, event_types)
         peek = self.claims.peek([consumer.id])
         if peek.gone:
@@ -157,36 +183,6 @@ class SqlEventStore:
                 events.append(event)
         return events
 
-    def decoded(self, claim: Claim, cls: type[Event]) -> Event | None:
-        """The event of a claim; None if it cannot be read, and then it is buried."""
-        try:
-            return fill(event_of(cls, claim.event.payload), claim.event)
-        except Exception as error:  # noqa: BLE001 - a validator of the user's may raise anything
-            log.error(
-                "event %s (%s) cannot be read as %s, a dead letter of %s now: %s",
-                *(claim.event.id, claim.event.type, cls.__name__, claim.handler_id, error),
-            )
-            self.claims.release(
-                claim.handler_id,
-                claim.event.id,
-                error=describe_error(error),
-                policy=self.policy,
-                token=claim.token,
-                outcome="undecodable",
-                final=True,
-                traceback=self.traceback_of(error),
-            )
-            return None
-
-    def traceback_of(self, error: BaseException) -> str | None:
-        """The traceback to keep of a failed attempt; None if none are kept, or it has none to show.
-
-        `Retry` and `Discard` are a decision of the handler, and their reason says all.
-        """
-        if not self._keep_tracebacks or isinstance(error, Retry | Discard):
-            return None
-        return traceback_text(error)
-
     def ack(
         self,
         handler_id: str,
@@ -195,6 +191,7 @@ class SqlEventStore:
         session_id: str | None = None,
         lease_token: str | None = None,
     ) -> None:
+        """Mark the event as processed: it is never claimed for this handler again."""
         place = {"event_id": event_id, "handler_id": handler_id}
         with self._database.write() as tx:
             now = to_text(self._clock.now())
@@ -215,6 +212,10 @@ class SqlEventStore:
         session_id: str | None = None,
         lease_token: str | None = None,
     ) -> None:
+        """End an attempt that failed: retry after the backoff, or dead-letter at `event_max_attempts`.
+
+        The dead letter is written and `event.dead_letter` emitted in the same transaction.
+        """
         verdict = self.claims.release(
             handler_id,
             event_id,
@@ -234,6 +235,7 @@ class SqlEventStore:
         session_id: str | None = None,
         lease_token: str | None = None,
     ) -> None:
+        """Give the event back untried: it can be claimed at once, and no attempt is counted."""
         for claim in self._held(handler_id, event_id, session_id, lease_token):
             self.claims.abandon([claim])
             self._wake()
@@ -247,6 +249,7 @@ class SqlEventStore:
         session_id: str | None = None,
         lease_token: str | None = None,
     ) -> bool:
+        """Extend the lease to `lease_ms` from now; False if it was lost."""
         checks.lease_ms(lease_ms)
         held = self._held(handler_id, event_id, session_id, lease_token)
         return bool(held) and not self.claims.renew(held, lease_ms)
@@ -260,11 +263,14 @@ class SqlEventStore:
         session_id: str | None = None,
         lease_token: str | None = None,
     ) -> bool:
+        """Mark that the attempt begins: from here on a lease that runs out counts as one.
+
+        False if the lease was lost.
+        """
         checks.lease_ms(lease_ms)
         held = self._held(handler_id, event_id, session_id, lease_token)
         if held:
-            with self._database.write(durable=False) as tx:
-                self.claims.start(tx, held, lease_ms)()
+            self.claims.settle([], held, lease_ms)
         return bool(held) and held[0].started
 
     def _held(
@@ -287,6 +293,7 @@ class SqlEventStore:
     # -- sessions -----------------------------------------------------------------------------
 
     def register_session(self, session_id: str, namespace: str, metadata: dict[str, Any]) -> None:
+        """Record a session. Idempotent: its start is kept when it is recorded again."""
         checks.name("session_id", session_id)
         checks.name("namespace", namespace)
         with self._database.write(durable=False) as tx:
@@ -301,6 +308,10 @@ class SqlEventStore:
             )
 
     def heartbeat(self, session_id: str, consumers: Sequence[int] = ()) -> None:
+        """Record that a session is alive, and that it runs these consumers.
+
+        A session that was not registered is ignored.
+        """
         with self._database.write(durable=False) as tx:
             now = to_text(self._clock.now())
             tx.run(self._sql["heartbeat"], {"session_id": session_id, "now": now})
@@ -308,8 +319,8 @@ class SqlEventStore:
                 self.consumers.seen(tx, consumers)
 
     def end_session(self, session_id: str) -> None:
-        """Write down that a session ended."""
-        with self._database.write(durable=False) as tx:
+        """Write down that a session ended; only listings show it, so it waits half a second."""
+        with self._database.write(durable=False, hurry=True) as tx:
             now = to_text(self._clock.now())
             tx.run(self._sql["end_session"], {"session_id": session_id, "now": now})
 
@@ -324,6 +335,7 @@ class SqlEventStore:
         at: datetime | None = None,
         dedup_key: str | None = None,
     ) -> int | None:
+        """Store an event for later; its number, or None if `dedup_key` was taken."""
         checks.name("namespace", namespace)
         fire_at = fire_time(self._clock.now(), delay=delay, at=at)
         if fire_at is None:
@@ -357,6 +369,10 @@ class SqlEventStore:
         claim: Claim | None = None,
         source: str | None = None,
     ) -> bool:
+        """Cancel a deferred event; False if it fired, was cancelled or never was.
+
+        With `source`, only one of that source. LeaseExpiredError if `claim` is not held.
+        """
         if isinstance(number, bool) or not isinstance(number, int):
             raise InvalidTypeError(f"a deferred event has a number, got {number!r}")
         if not 0 < number < 2**63:
@@ -375,24 +391,43 @@ class SqlEventStore:
     # -- operators ----------------------------------------------------------------------------
 
     def list_namespaces(self) -> list[dict[str, Any]]:
+        """`namespace sessions pending unsubscribed dead_letters` of each; counts all retained events."""
         return self.listings.namespaces()
 
     def list_sessions(self, namespace: str) -> list[dict[str, Any]]:
+        """`session_id hostname pid started_at last_heartbeat stopped_at is_dead metadata`."""
         return self.listings.sessions(namespace)
 
     def list_events(self, namespace: str, limit: int = 100) -> list[dict[str, Any]]:
+        """`id type created_at priority status handler`, by priority and then age."""
         return self.listings.events(namespace, checks.limit(limit))
 
     def list_dead_letters(self, namespace: str, limit: int = 100) -> list[dict[str, Any]]:
+        """`event_id type handler attempts last_error failed_at`, the newest first."""
         return self.listings.dead_letters(namespace, checks.limit(limit))
 
     def list_consumers(self, namespace: str) -> list[dict[str, Any]]:
+        """`name last_seen_at paused_at ready claimed backoff types`, by name."""
         return self.consumers.list(namespace)
 
     def inspect_event(self, event_id: str, namespace: str | None = None) -> dict[str, Any] | None:
-        return self.listings.inspect(event_id, namespace)
+        """One event with all its claims and failed attempts; None if there is none there.
+
+        One that is not retained is looked up in the archive that `archive_uri` names; `archived` is
+        that URI then.
+        """
+        found = self.listings.inspect(event_id, namespace)
+        if found is not None:
+            return found
+        archived = self.archives.find(event_id, namespace)
+        if archived is None:
+            return None
+        claims = [claim[1:] for claim in archived.claims]
+        attempts = [attempt[1:] for attempt in archived.attempts]
+        return described(archived.row, claims, attempts) | {"archived": self.archives.uri}
 
     def replay_event(self, namespace: str, event_id: str) -> str | None:
+        """Store the event again as a new one, for all its consumers; the new id, None if unknown."""
         with self._database.write() as tx:
             new_id = self.log.replay(tx, namespace, event_id)
         if new_id is not None:
@@ -400,42 +435,33 @@ class SqlEventStore:
         return new_id
 
     def cleanup_events(self, namespace: str, before: datetime | timedelta) -> int:
+        """Delete events from before then, finished or not, unless leased; how many."""
         return self.retention.cleanup(namespace, before)
 
     def collect_events(self, namespace: str, stop: Callable[[], bool] = lambda: False) -> int:
+        """Delete what is past its retention and every consumer has finished, or none has; how many.
+
+        `stop` is asked between batches.
+        """
         return self.retention.collect(namespace, self._retention, stop)
 
     def pause(self, namespace: str, handler_id: str) -> bool:
+        """Stop deliveries to a consumer until `resume`; False if there is none of that name."""
         return self.consumers.pause(namespace, handler_id, paused=True)
 
     def resume(self, namespace: str, handler_id: str) -> bool:
+        """Resume deliveries to a consumer; False if there is none of that name."""
         resumed = self.consumers.pause(namespace, handler_id, paused=False)
         self._wake()
         return resumed
 
     def forget(self, namespace: str, handler_id: str) -> bool:
+        """Remove a consumer and what waits for it; False if there is none of that name.
+
+        ConsumerBusyError while a live session runs it.
+        """
         return self.consumers.forget(namespace, handler_id)
 
     def check(self) -> list[str]:
+        """What breaks the rules of delivery, one line each; [] for a sound store."""
         return broken_rules(self._database, self._sql)
-
-
-def fill(event: Event, row: EventRow) -> Event:
-    """Give an event what the store knows of it."""
-    values = vars(event)
-    values["id"] = row.id
-    values["created_at"] = row.created_at
-    values["priority"] = row.priority
-    values["root_event_id"] = row.root_event_id
-    values["chain_depth"] = row.chain_depth
-    return event
-
-
-def _class_of(event_type: str) -> type[Event]:
-    cls = event_class(event_type)
-    if cls is None:
-        raise DefinitionError(
-            f"no event class in this process is stored as {event_type!r}; nothing was claimed",
-            hint="Import the module that defines it.",
-        )
-    return cls

@@ -6,8 +6,8 @@ import functools
 from typing import Any
 
 from ontologia.query.question import Question
-from ontologia.store.named import statements
 from ontologia.store.postgres.database import Database, Tx
+from ontologia.store.postgres.notation import statements
 from ontologia.store.postgres.place import qualified
 from ontologia.store.postgres.select import Select, group_rows
 from ontologia.store.postgres.wire import Statement, prepared
@@ -68,4 +68,4 @@ def _all(database: Database | Tx, sql: str, made: Select) -> list[Any]:
 
 @functools.cache
 def _state(schema: str) -> dict[str, Statement]:
-    return prepared(qualified(statements("ontologia.store.postgres", "state.sql"), schema))
+    return prepared(qualified(statements("state.sql"), schema))

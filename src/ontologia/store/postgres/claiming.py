@@ -5,19 +5,18 @@ Others write at the same time, and a second statement would see what they wrote 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from ontologia.store.database import Tx
-from ontologia.store.events.claims import Lease, Taken
-from ontologia.store.postgres.database import Database
+from ontologia.store.events.claims import HIGHEST_PRIORITY, Lease
+from ontologia.store.postgres.database import Database, lock_key
 from ontologia.store.postgres.wire import Statement
-from ontologia.store.rows import Consumer, EventRow
-
-_OWN = len(EventRow._fields)  # a row that is taken has the claim's columns behind the event's own
+from ontologia.store.rows import ConsumerRow, EventRow
 
 
 class PostgresDialect:
-    """Takers skip each other's rows; only hand-out is one at a time, under its lock."""
+    """Claims skip each other's rows; only dispatch is one at a time, under its lock."""
 
     def __init__(self, sql: Mapping[str, Statement], database: Database) -> None:
         self._sql = sql
@@ -26,34 +25,42 @@ class PostgresDialect:
     def add(self, tx: Tx, rows: Sequence[EventRow]) -> None:
         tx.many(self._sql["insert_event"], rows)
 
-    def append(self, rows: Iterable[EventRow]) -> None:
+    def append(self, rows: Iterable[Sequence[Any]]) -> None:
         self._database.append(self._sql["append_event"], rows)
 
-    def hand_out(self, tx: Tx, most: int) -> Callable[[], int]:
-        answer = tx.ask(self._sql["hand_out"], {"most": most})
-        return lambda: int(answer()[0][0])
+    def dispatch(self, tx: Tx, most: int) -> int:
+        [(dispatched,)] = tx.all(self._sql["dispatch"], {"most": most})
+        return int(dispatched)
 
-    def try_hand_out(self, tx: Tx, most: int) -> Callable[[], bool]:
-        turn = tx.ask(self._sql["try_turn"], {"key": self._database.hand_out_key, "most": most})
-        self.hand_out(tx, most)
-        return lambda: bool(turn()[0][0] == "true")
+    def try_dispatch(self, tx: Tx, most: int) -> Sequence[Any]:
+        lock = {"key": self._database.dispatch_key, "most": most}
+        locked = tx.ask(self._sql["try_dispatch_lock"], lock)
+        tx.later(self._sql["dispatch"], {"most": most})
+        return locked
+
+    def lock_consumer(self, tx: Tx, consumer: ConsumerRow) -> bool:
+        key = lock_key(f"consumer {consumer.id}", self._database.schema)
+        return bool(tx.one(self._sql["lock_consumer"], {"key": key})[0])
 
     def take(
         self,
         tx: Tx,
-        consumer: Consumer,
+        consumer: ConsumerRow,
         types: str | None,
         most: int,
         lease: Lease,
-        behind: Sequence[int] | None,
-    ) -> Callable[[], list[Taken]]:
-        answer = tx.ask(
+        *,
+        guess: bool,
+        highest: int = HIGHEST_PRIORITY,
+    ) -> Sequence[Any]:
+        return tx.ask(
             self._sql["take"],
             {
                 "consumer_id": consumer.id,
                 "handler_id": consumer.name,
                 "types": types,
-                "behind": None if behind is None else list(behind),
+                "guess": guess,
+                "highest": highest,
                 "most": most,
                 "session_id": lease.session_id,
                 "token": lease.token,
@@ -62,4 +69,3 @@ class PostgresDialect:
                 "start": lease.start,
             },
         )
-        return lambda: [Taken(EventRow(*row[:_OWN]), *row[_OWN:]) for row in answer()]

@@ -17,7 +17,8 @@ from ontologia.store.postgres.place import Place
 from ontologia.store.waker import readable
 
 _OLDEST = 15
-_GREETING = b"SELECT pg_backend_pid(), pg_is_in_recovery()"
+_GREETING = b"""
+SELECT pg_backend_pid(), pg_is_in_recovery(), current_setting('server_encoding')"""
 _HINTS = {
     # What libpq or the server says, and what helps; the first that fits counts.
     r"password authentication failed|no password supplied|no pg_hba\.conf entry|no such user": (
@@ -90,7 +91,14 @@ def first_contact(place: Place, clock: ServerClock | None = None) -> Server:
                     f"nothing was changed",
                     hint="Upgrade the server, or use another one.",
                 )
-            [(process, standby)] = connection.execute(_GREETING).fetchall()
+            [(process, standby, encoding)] = connection.execute(_GREETING).fetchall()
+            if encoding != "UTF8":
+                raise StoreOpenError(
+                    f"{place.shown} keeps text as {encoding}, and Ontologia needs UTF8; nothing was "
+                    f"changed",
+                    hint="Make another database: CREATE DATABASE name ENCODING 'UTF8' TEMPLATE "
+                    "template0.",
+                )
             if clock is not None:
                 clock.measure(connection)
             # A pooler cannot give away the process of a connection that it has not chosen yet.

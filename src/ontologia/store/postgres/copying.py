@@ -25,8 +25,9 @@ from ontologia.store.copying.refusals import (
     other_writer,
 )
 from ontologia.store.copying.tables import FIELDS, NOT_CONTENT, SEARCHED, TABLES, Table
+from ontologia.store.key_length import LONGEST_KEY
 from ontologia.store.postgres.contact import first_contact
-from ontologia.store.postgres.database import Database, lock_key
+from ontologia.store.postgres.database import SYNCED, Database, lock_key
 from ontologia.store.postgres.errors import translated
 from ontologia.store.postgres.layout import LAYOUT, found_layout, layout_statements, prepare
 from ontologia.store.postgres.place import DEFAULT_SCHEMA, Place, place_of
@@ -149,6 +150,9 @@ class PostgresSnapshot(_Tables):
             numbers[table.name] = max(number or 0 for (number,) in self._all(asked))
         return numbers
 
+    def long_key(self, most: int) -> None:
+        """What one server can keep, another can, too."""
+
     def is_at(self, uri: str) -> bool:
         """One server has many names; a lock that is taken here is taken there if it is the same."""
         place = place_of(uri)
@@ -170,6 +174,8 @@ class PostgresSnapshot(_Tables):
 
 class PostgresTarget(_Tables):
     """A schema that is being written; see `store.copying.sides.Target`."""
+
+    longest_key = LONGEST_KEY
 
     def __init__(self, uri: str, config: OntologiaConfig) -> None:
         self._place = place_of(uri)
@@ -266,8 +272,7 @@ class PostgresTarget(_Tables):
         try:
             self._all(f"SET LOCAL lock_timeout = {max(1, self._timeout_ms)}")
             self._all(_PATIENCE)
-            if not durable:
-                self._all("SET LOCAL synchronous_commit = off")
+            self._all(SYNCED if durable else "SET LOCAL synchronous_commit = off")
             yield
             self._all("COMMIT")
         except BaseException:

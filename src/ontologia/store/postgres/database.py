@@ -1,7 +1,7 @@
 """One PostgreSQL database, opened: a pool of connections, and transactions on them.
 
 Writers do not exclude each other here. What has to be alone takes a lock of its own: the rows it
-is about, or, for hand-out and registration, an advisory lock that ends with the transaction.
+is about, or, for dispatch and registration, an advisory lock that ends with the transaction.
 Write transactions are READ COMMITTED: every statement sees what was committed before it began,
 so a statement that follows a lock sees what was written under it.
 
@@ -18,6 +18,7 @@ transaction mode.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import time
@@ -37,7 +38,7 @@ from ontologia.errors import (
     LockContentionError,
     SessionClosedError,
 )
-from ontologia.store.database import Bindings, Conflict
+from ontologia.store.database import HURRY_MS, AnswerLost, Bindings, Conflict
 from ontologia.store.postgres.clock import ServerClock
 from ontologia.store.postgres.contact import first_contact, has_died, unreachable, why_not
 from ontologia.store.postgres.errors import lost, translated
@@ -64,25 +65,53 @@ _COMMIT = Statement("COMMIT")
 _BY_INDEX = """
 SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
        set_config('jit', 'off', true), set_config('plan_cache_mode', 'force_generic_plan', true)"""
-_LOCKS = f"{_BY_INDEX}, set_config('lock_timeout', %s, true)"
+_LOCKS = f"""{_BY_INDEX}, set_config('lock_timeout', %s, true),
+       set_config('idle_in_transaction_session_timeout', %s, true)"""
+# The server, the database or the role may have it off. What is stronger than `on`, and `local`, which
+# waits for the disk of this server, too, stay.
+_SYNCED = """set_config('synchronous_commit',
+    replace(current_setting('synchronous_commit'), 'off', 'on'), true)"""
+SYNCED = f"SELECT {_SYNCED}"
 _SOFT = Statement(f"{_LOCKS}, set_config('synchronous_commit', 'off', true)")
-_HARD = Statement(f"{_LOCKS}, pg_current_xact_id()::text")
+_HARD = Statement(f"{_LOCKS}, {_SYNCED}, pg_current_xact_id()::text")
+_SOFT_STATE = Statement(f"{_SOFT}, pg_current_xact_id()::text")
 _LOOK = Statement(_BY_INDEX)
 _WAIT_FOR = Statement("SELECT pg_advisory_xact_lock(%s)")
-_WAIT_MOST = Statement("SELECT set_config('lock_timeout', %s, true)")
+_APPEND = Statement(f"SELECT set_config('lock_timeout', %s, true), {_SYNCED}")
 _TRY = Statement("SELECT pg_try_advisory_xact_lock(%s)")
 _NOTHING = Statement("SELECT NULL")
 # Whatever the server, the database or the role is set to. The mode is for statements alone; of a
-# float every digit is wanted.
+# float every digit is wanted. The server notices a machine that vanished in the middle of a
+# transaction, and ends that, within half a minute, as this side does.
 _SETTINGS = (
     r"default_transaction_isolation=read\ committed",
     "default_transaction_read_only=off",
     "extra_float_digits=1",
+    "tcp_keepalives_idle=10",
+    "tcp_keepalives_interval=5",
+    "tcp_keepalives_count=3",
+    "tcp_user_timeout=25000",
 )
 _SET = Statement("""
 SELECT set_config('extra_float_digits', '1', true), set_config('statement_timeout', %s, true)""")
+_SET_READ = Statement(f"{_SET}, set_config('lock_timeout', %s, true)")
+# A process that is stopped in the middle of a transaction keeps its locks: its machine still answers
+# keepalives. So the server ends a transaction in which it received nothing for this long. For a commit
+# that is less than lock_timeout_ms, so that commits which wait for it get the lock.
+_SILENT_COMMIT_MS = 4_000
+_SHORTEST_SILENT_MS = 500  # a commit takes milliseconds, but its process may be swapped out
+_SILENT_SHARE = 0.8  # of lock_timeout_ms
+_SILENT_MS = 60_000
+LONG_COMMIT = Statement(
+    f"SELECT set_config('idle_in_transaction_session_timeout', '{_SILENT_MS}', true)"
+)
+"""Lets a commit be silent for as long as any other write transaction."""
 _CONNECTING_MS = 10_000
 _RECONNECTING = 5.0  # seconds: the pool's pauses double, and must not outlast the server's
+_CLOSING = 0.2  # seconds for the pool's threads, which may be waiting for a server that is gone
+_CLOSING_CONNECT = 1.0  # seconds for a connection while the session closes
+_CLOSING_ANSWER = 10.0  # seconds for an answer while the session closes: a statement may be slow
+_POOL_LOOK = 0.1  # seconds between two looks whether the session closes
 _FIND_OUT = 30.0  # seconds to ask a server that went away what became of a commit
 _ASK_AGAIN = 0.02
 _KEEP = 60.0  # seconds
@@ -98,20 +127,25 @@ class Tx:
     Those of the store itself are queued until an answer is needed; see `wire`.
     """
 
-    __slots__ = ("_hand_out_key", "_wire", "announces", "gate", "proof")
+    __slots__ = ("_dispatch_key", "_wire", "announces", "committed", "gate", "proof", "written")
 
-    def __init__(self, wire: Wire, hand_out_key: int) -> None:
+    def __init__(self, wire: Wire, dispatch_key: int) -> None:
         self._wire = wire
-        self._hand_out_key = hand_out_key
+        self._dispatch_key = dispatch_key
         self.proof: tuple[Statement, Bindings] | None = None
         """What to ask whether it was committed; see `Database._find_out`."""
         self.gate: Answer | None = None
-        """What the statement that follows BEGIN answers; see `Database.write_state`."""
+        """The rows of the statement that follows BEGIN; see `Database.write_state`."""
         self.announces = False
         """Whether it stores events."""
+        self.written = 0
+        """Number of statements so far, for `has_written`."""
+        self.committed: bool | None = False
+        """None while nobody knows."""
 
     def ask(self, sql: str, bindings: Bindings = ()) -> Answer:
-        """Queue a statement; calling what this returns gives its rows."""
+        """Queue a statement; reading its rows sends it."""
+        self.written += 1
         if isinstance(sql, Statement):
             if sql.proof is not None:
                 self.proof = sql.proof, bindings
@@ -121,11 +155,11 @@ class Tx:
 
     def all(self, sql: str, bindings: Bindings = ()) -> list[Any]:
         """Every row."""
-        return self.ask(sql, bindings)()
+        return self.ask(sql, bindings).known().rows
 
     def one(self, sql: str, bindings: Bindings = ()) -> Any:
         """The first row, or None."""
-        rows = self.ask(sql, bindings)()
+        rows = self.ask(sql, bindings)
         return rows[0] if rows else None
 
     def run(self, sql: str, bindings: Bindings = ()) -> int:
@@ -140,6 +174,7 @@ class Tx:
         """Run a statement for each row, without waiting for each."""
         statement = sql if isinstance(sql, Statement) else Statement(sql)
         given = list(rows)
+        self.written += len(given)
         self.announces = self.announces or statement.announces
         if statement.bulk is not None and len(given) >= _A_FEW:
             for portion in portions(given, _PORTION, _length):
@@ -151,14 +186,21 @@ class Tx:
             values = len(statement.proof.plan.names)
             self.proof = statement.proof, given[-1][:values]
 
-    def hand_out_turn(self, *, wait: bool) -> bool:
-        """Have hand-out and registration to oneself; a statement of its own.
+    def lock_dispatch(self, *, wait: bool) -> bool:
+        """Lock dispatch and registration; a statement of its own.
 
         A snapshot is taken when a statement begins. Were the lock part of the next one, that
         would not see what the last holder of the lock wrote.
         """
-        row = self.one(_WAIT_FOR if wait else _TRY, (self._hand_out_key,))
+        row = self.one(_WAIT_FOR if wait else _TRY, (self._dispatch_key,))
         return wait or bool(row[0])
+
+    def has_written(self, before: int, error: Exception) -> bool:
+        """Whether a statement was queued since `written` was `before`.
+
+        An error of the driver may be that of a statement which another request queued.
+        """
+        return self.written != before or isinstance(error, psycopg.Error | AnswerLost)
 
 
 class Database:
@@ -176,13 +218,20 @@ class Database:
     ) -> None:
         self.schema = place.schema
         self._place = place
-        self._shown = place.shown
+        self.shown = place.shown
         self._timeout_ms = timeout_ms
+        self._lock_ms = max(1, timeout_ms)  # 0 would be no limit
+        self._silent_commit_ms = min(
+            _SILENT_COMMIT_MS, max(_SHORTEST_SILENT_MS, int(timeout_ms * _SILENT_SHARE))
+        )
+        self._hurried = math.inf  # since when, by the monotonic clock
         self._clock = clock
         self._pid = os.getpid()
-        self.hand_out_key = lock_key("hand-out", place.schema)
+        # Programs of earlier versions lock the same key: the text stays.
+        self.dispatch_key = lock_key("hand-out", place.schema)
         self._commits_key = lock_key("commits", place.schema)
-        self._turn = Turn()
+        self.turn = Turn()
+        """Of the one thread that writes state."""
         self._lock = threading.Lock()
         self._warm: Connection | None = None
         self._lent: set[Connection] = set()
@@ -195,10 +244,10 @@ class Database:
         self.pooled, self.standby = first_contact(place, clock)
         self._statement_ms = statement_ms
         # How statements run is part of a connection, where that is one's own.
-        settings = (*_SETTINGS, f"statement_timeout={statement_ms}")
+        limits = (f"lock_timeout={self._lock_ms}", f"statement_timeout={statement_ms}")
         hush()
         self._pool: ConnectionPool[Connection] = ConnectionPool(
-            place.conninfo if self.pooled else with_settings(place.conninfo, settings),
+            place.conninfo if self.pooled else with_settings(place.conninfo, (*_SETTINGS, *limits)),
             connection_class=Connection,
             kwargs=_OPTIONS,
             min_size=1,
@@ -216,15 +265,23 @@ class Database:
     # -- transactions -----------------------------------------------------------------------
 
     def write(
-        self, *, timeout_ms: int | None = None, durable: bool = True, unlimited: bool = False
+        self,
+        *,
+        timeout_ms: int | None = None,
+        durable: bool = True,
+        unlimited: bool = False,
+        hurry: bool = False,
     ) -> AbstractContextManager[Tx]:
         """A write transaction; no lock in it is waited for longer than `timeout_ms`.
 
-        A soft one does not wait for the disk; a hard one does, as the server is set up to. In an
-        unlimited one a statement may take as long as it takes.
+        A soft one does not wait for the disk; a hard one does, whatever the server is set to. In an
+        unlimited one a statement may take as long as it takes. The server ends one that sends
+        nothing for a minute.
         """
         limit = self._timeout_ms if timeout_ms is None else timeout_ms
-        return self._transaction(limit, durable=durable, unlimited=unlimited)
+        if hurry:
+            limit = min(limit, HURRY_MS)
+        return self._transaction(limit, durable=durable, unlimited=unlimited, hurry=hurry)
 
     @contextmanager
     def write_state(
@@ -236,17 +293,32 @@ class Database:
         here wait for each other without a connection, so that some are left for others.
         """
         limit = self._timeout_ms if timeout_ms is None else timeout_ms
-        with self._turn.taken(limit):
-            if self._writing:
-                raise RuntimeError("this thread has a write transaction open already")
-            try:
-                self._writing = True
-                with self._transaction(limit, durable=durable) as tx:
-                    tx.later(_WAIT_FOR, (self._commits_key,))
-                    tx.gate = tx.ask(gate)
-                    yield tx
-            finally:
-                self._writing = False
+        with (
+            self.turn.taken(limit),
+            self.state_transaction(gate, limit, durable=durable, silent_ms=_SILENT_MS) as tx,
+        ):
+            yield tx
+
+    @contextmanager
+    def state_transaction(
+        self, gate: Statement, timeout_ms: float, *, durable: bool, silent_ms: int | None = None
+    ) -> Generator[Tx]:
+        """The same for a thread that has the turn.
+
+        The server ends it when it sends nothing for `silent_ms`; by default that is for a commit,
+        which is short.
+        """
+        if self._writing:
+            raise RuntimeError("this thread has a write transaction open already")
+        try:
+            self._writing = True
+            silent = self._silent_commit_ms if silent_ms is None else silent_ms
+            with self._transaction(timeout_ms, durable=durable, state=True, silent_ms=silent) as tx:
+                tx.later(_WAIT_FOR, (self._commits_key,))
+                tx.gate = tx.ask(gate)
+                yield tx
+        finally:
+            self._writing = False
 
     def append(self, statement: Statement, rows: Iterable[Sequence[Any]]) -> None:
         """Rows that have ids of their own, on disk when this returns.
@@ -274,7 +346,7 @@ class Database:
                     raise
                 if time.monotonic() >= deadline:
                     raise ConnectionLostError(
-                        f"the connection to {self._shown} was lost while {given[0][0]} was being "
+                        f"the connection to {self.shown} was lost while {given[0][0]} was being "
                         f"stored, and the server does not say whether it was",
                         hint="Look for it once the server is back: nothing is stored in part.",
                     ) from error
@@ -283,14 +355,14 @@ class Database:
     def _append(self, wire: Wire, statement: Statement, rows: Iterator[Sequence[Any]]) -> None:
         few = list(islice(rows, _A_FEW))
         if statement.bulk is None or len(few) < _A_FEW:
-            wire.ask(_WAIT_MOST, (max(1, self._timeout_ms),))
+            wire.ask(_APPEND, (self._lock_ms,))
             for row in chain(few, rows):
                 wire.ask(statement, row)
             self._told.yes = wire.sync(then=self.notice())
             return
         try:
             wire.ask(_WRITE)
-            wire.ask(_WAIT_MOST, (max(1, self._timeout_ms),))
+            wire.ask(_APPEND, (self._lock_ms,))
             for portion in portions(chain(few, rows), _PORTION, _length):
                 wire.ask(statement.bulk, _columns(portion))
                 wire.push()
@@ -313,9 +385,9 @@ class Database:
         with self._wired(self._timeout_ms) as wire:
             wire.ask(begin)
             if self.pooled:
-                wire.ask(_SET, (self._statement_ms,))
+                wire.ask(_SET_READ, (self._statement_ms, self._lock_ms))
             try:
-                yield Tx(wire, self.hand_out_key)
+                yield Tx(wire, self.dispatch_key)
                 wire.ask(_COMMIT)
                 wire.sync()
             except BaseException:
@@ -324,56 +396,81 @@ class Database:
 
     @contextmanager
     def _transaction(
-        self, limit_ms: float, *, durable: bool, unlimited: bool = False
+        self,
+        limit_ms: float,
+        *,
+        durable: bool,
+        unlimited: bool = False,
+        state: bool = False,
+        silent_ms: int = _SILENT_MS,
+        hurry: bool = False,
     ) -> Generator[Tx]:
         self._told.yes = False
-        with self._wired(limit_ms) as wire:
+        soft = _SOFT_STATE if state else _SOFT
+        with self._wired(limit_ms, hurry=hurry) as wire:
             wire.ask(_WRITE)
-            settings = wire.ask(_HARD if durable else _SOFT, (max(1, int(limit_ms)),))
+            limits = (max(1, int(limit_ms)), silent_ms)
+            settings = wire.ask(_HARD if durable else soft, limits)
             if self.pooled or unlimited:
                 wire.ask(_SET, (0 if unlimited else self._statement_ms,))
-            tx = Tx(wire, self.hand_out_key)
+            tx = Tx(wire, self.dispatch_key)
             try:
                 yield tx
-                # What is soft may as well be lost and done again. Of a hard one the number must be
-                # known before it is committed, to ask what became of it.
-                number = settings()[0][-1] if durable else None
+                # Deliveries that are soft may as well be lost and done again. Of anything else the
+                # number must be known before it is committed, to ask what became of it.
+                number = settings[0][-1] if durable or state else None
                 notice = self.notice() if durable and tx.announces and not self.pooled else None
-                cut = self._commit(wire, notice)
+                cut = self._commit(wire, notice, tx)
             except BaseException:
                 wire.roll_back()
                 raise
         if cut is not None:
             wire.drop()
-            self._find_out(cut, number, tx.proof)
+            tx.committed = self._find_out(cut, number, tx.proof)
+            if not isinstance(cut, psycopg.Error):
+                raise cut  # an interrupt stays one, whatever became of the transaction
+            if not tx.committed:
+                raise ConnectionLostError(
+                    f"the connection to {self.shown} was lost while a transaction was being "
+                    f"committed; the server took it back, and nothing was written"
+                ) from cut
 
-    def _commit(self, wire: Wire, notice: Last | None) -> psycopg.OperationalError | None:
-        """End the transaction; the error if the connection was lost on the way."""
+    def _commit(self, wire: Wire, notice: Last | None, tx: Tx) -> BaseException | None:
+        """End the transaction; the error, or the interrupt, if the answer was lost."""
         ended = wire.ask(_COMMIT)
+        tx.committed = None
         try:
             self._told.yes = wire.sync(once=True, then=notice)
-        except psycopg.OperationalError as error:
-            if not wire.connection.closed:
+            tx.committed = ended.known().done == b"COMMIT"
+        except Exception as error:
+            if not isinstance(error, psycopg.OperationalError) or not wire.connection.closed:
+                tx.committed = False
                 raise
             return error
-        if ended.known().done != b"COMMIT":  # a statement failed, and somebody went on regardless
-            raise DatabaseError(f"{self._shown}: the transaction was taken back")
+        except BaseException as interrupt:  # noqa: BLE001 - found out, and raised then
+            return interrupt
+        if not tx.committed:  # a statement failed, and somebody went on regardless
+            raise DatabaseError(f"{self.shown}: the transaction was taken back")
         return None
 
     def _find_out(
         self,
-        cut: psycopg.OperationalError,
+        cut: BaseException,
         transaction_id: str | None,
         proof: tuple[Statement, Bindings] | None,
-    ) -> None:
-        """Whether a commit whose answer was lost was done: then it is, and nothing is wrong.
+    ) -> bool:
+        """Whether a commit whose answer was lost was done: then nothing is wrong.
+
+        ConnectionLostError if the server does not say.
 
         A server that crashed gives numbers again that it had given to transactions of which
         nothing was on disk. So "committed" may be said of somebody else's, and what was written
         is looked for, too.
         """
         if transaction_id is None:
-            raise translated(cut, self._shown) from cut
+            if isinstance(cut, psycopg.Error):
+                raise translated(cut, self.shown) from cut
+            raise cut
         deadline = time.monotonic() + _FIND_OUT
         status: str | None = None
         while True:
@@ -386,16 +483,11 @@ class Database:
                 # A number in the future: it is not known any more.
                 if isinstance(error.__cause__, errors.InvalidParameterValue):
                     status = "aborted"
-            if status == "committed":
-                return
-            if status == "aborted":
-                raise ConnectionLostError(
-                    f"the connection to {self._shown} was lost while a transaction was being "
-                    f"committed; the server took it back, and nothing was written"
-                ) from cut
+            if status in ("committed", "aborted"):
+                return status == "committed"
             if time.monotonic() >= deadline:
                 raise ConnectionLostError(
-                    f"the connection to {self._shown} was lost while transaction {transaction_id} "
+                    f"the connection to {self.shown} was lost while transaction {transaction_id} "
                     f"was being committed, and the server does not say whether it was",
                     hint=f"SELECT pg_xact_status('{transaction_id}') tells it, once the server is "
                     f"back.",
@@ -405,7 +497,7 @@ class Database:
     def all(self, sql: str, bindings: Bindings = ()) -> list[Any]:
         """Every row of a single statement, which is a snapshot by itself.
 
-        It may lock rows, for as long as it takes.
+        No lock is waited for longer than `lock_timeout_ms`.
         """
         if self.pooled:
             with self._begun(_READ if self.standby else _WRITE) as tx:
@@ -415,64 +507,73 @@ class Database:
         with self._wired(self._timeout_ms) as wire:
             if isinstance(sql, Statement):
                 wire.ask(_LOOK)  # what is sent together is one transaction
-                return wire.ask(sql, bindings)()
+                return wire.ask(sql, bindings).known().rows
             try:
-                return plain(wire.connection, sql, bindings)()
+                return plain(wire.connection, sql, bindings).known().rows
             except psycopg.OperationalError:
                 if not wire.replaced():
                     raise
-                return plain(wire.connection, sql, bindings)()
+                return plain(wire.connection, sql, bindings).known().rows
 
     # -- connections ------------------------------------------------------------------------
 
     @contextmanager
-    def _wired(self, limit_ms: float) -> Generator[Wire]:
+    def _wired(self, limit_ms: float, *, hurry: bool = False) -> Generator[Wire]:
         """A connection of the pool; the driver's errors in our words."""
         started = time.monotonic()
+        connecting_ms = HURRY_MS if hurry else _CONNECTING_MS
+
+        def until(sent: float) -> float:
+            """When an answer is waited for no longer."""
+            if hurry:
+                return started + HURRY_MS / 1000
+            return max(sent, self._hurried) + _CLOSING_ANSWER
+
+        def another(dead: Connection) -> Connection:
+            """Instead of one that died in the pool, with the server or on the way to it."""
+            self._give_back(dead)
+            return self._connection(connecting_ms, connecting_ms)
+
         try:
-            connection = self._connection(limit_ms)
-            wire = Wire(connection, self._another, prepares=not self.pooled)
+            connection = self._connection(limit_ms, connecting_ms)
+            wire = Wire(connection, another, prepares=not self.pooled, until=until)
             try:
-                if self._clock is not None and self._clock.is_due():
+                # The driver would wait for the answer as long as it takes.
+                if self._clock is not None and self._clock.is_due() and not hurry:
                     with suppress(psycopg.Error):  # the first statement meets it, too
                         self._clock.measure(connection)
                 yield wire
             finally:
                 self._put_back(wire.connection)
         except _COLLISIONS as error:
-            others = f"other transactions on {self._shown} ({type(error).__name__})"
+            others = f"other transactions on {self.shown} ({type(error).__name__})"
             raise Conflict(others, _since(started)) from error
         except psycopg.Error as error:
             waited = _since(started)
             limit = self._statement_ms
             raise translated(
-                error, self._shown, waited_ms=waited, limit_ms=limit, schema=self.schema
+                error, self.shown, waited_ms=waited, limit_ms=limit, schema=self.schema
             ) from error
 
-    def _another(self, dead: Connection) -> Connection:
-        """Instead of a connection that died in the pool, with the server or on the way to it."""
-        self._give_back(dead)
-        return self._connection(_CONNECTING_MS)
-
-    def _connection(self, limit_ms: float) -> Connection:
+    def _connection(self, limit_ms: float, connecting_ms: int) -> Connection:
         """A connection that is alive, as far as one can see."""
         for _ in range(_MOST_CONNECTIONS):
-            connection = self._next_connection(limit_ms)
+            connection = self._next_connection(limit_ms, connecting_ms)
             if not has_died(connection):
                 return connection
             connection.close()
             self._give_back(connection)
-        return self._next_connection(limit_ms)
+        return self._next_connection(limit_ms, connecting_ms)
 
-    def _next_connection(self, limit_ms: float) -> Connection:
-        """A connection: those of others are waited for `limit_ms`, a new one as long as it takes."""
-        self._check_usable()
+    def _next_connection(self, limit_ms: float, connecting_ms: int) -> Connection:
+        """A connection: those of others are waited for `limit_ms`, a new one `connecting_ms`."""
+        self.check_usable()
         with self._lock:
             connection, self._warm = self._warm, None
             self._waiting += connection is None
         if connection is None:
             try:
-                connection = self._from_pool(limit_ms)
+                connection = self._from_pool(limit_ms, connecting_ms)
             finally:
                 with self._lock:
                     self._waiting -= 1
@@ -480,21 +581,42 @@ class Database:
             self._lent.add(connection)
         return connection
 
-    def _from_pool(self, limit_ms: float) -> Connection:
+    def _from_pool(self, limit_ms: float, connecting_ms: int) -> Connection:
         started = time.monotonic()
         try:
-            return self._pool.getconn(timeout=max(limit_ms, 1) / 1000)
+            return self._free(started, limit_ms)
         except PoolTimeout as error:
             if len(self._lent) >= _MOST_CONNECTIONS:  # or they are being made anew
                 others = f"the {_MOST_CONNECTIONS} connections that other threads here have"
                 raise LockContentionError(others, _since(started)) from error
         try:
-            return self._pool.getconn(timeout=max(_CONNECTING_MS - limit_ms, 1) / 1000)
-        except PoolTimeout:
+            return self._free(started, connecting_ms)
+        except PoolTimeout as error:
+            if connecting_ms < _CONNECTING_MS or self._hurried < math.inf:
+                raise lost(self.shown, "there is no connection") from error
             reason = why_not(self._place)  # the pool says only that it waited
         if reason is None:  # the server is back, and the pool pauses between its tries
-            return self._pool.getconn(timeout=_RECONNECTING)
-        raise lost(self._shown, reason, hint=unreachable(self._shown, reason).hint) from reason
+            return self._free(time.monotonic(), _RECONNECTING * 1000)
+        raise lost(self.shown, reason, hint=unreachable(self.shown, reason).hint) from reason
+
+    def _free(self, started: float, limit_ms: float) -> Connection:
+        """A connection that nobody uses.
+
+        PoolTimeout after `limit_ms`, and soon after `hurry` unless all are in use: those come back.
+        """
+        while True:
+            in_use = len(self._lent) >= _MOST_CONNECTIONS
+            end = started + limit_ms / 1000
+            if not in_use:
+                end = min(end, max(started, self._hurried) + _CLOSING_CONNECT)
+            left = max(end - time.monotonic(), 0.001)
+            # Whoever waits again is the last in line, which matters only while all are in use.
+            wait = left if in_use else min(left, _POOL_LOOK)
+            try:
+                return self._pool.getconn(timeout=wait)
+            except PoolTimeout:
+                if wait == left:
+                    raise
 
     def _put_back(self, connection: Connection) -> None:
         """Keep the connection that was used last for whoever comes next.
@@ -525,20 +647,25 @@ class Database:
             self._lent.discard(connection)
         self._pool.putconn(connection)
 
+    def hurry(self) -> None:
+        """See `store.protocol.Store.hurry`."""
+        self._hurried = min(self._hurried, time.monotonic())
+
     def close(self) -> None:
         """Close every connection; those in use are closed when they come back."""
         if os.getpid() != self._pid:
             return  # a forked child must leave its parent's connections alone
-        self._pool.close()
+        self._pool.close(_CLOSING)
         with self._lock:
             warm, self._warm = self._warm, None
         if warm is not None:
             self._pool.putconn(warm)
 
-    def _check_usable(self) -> None:
+    def check_usable(self) -> None:
+        """SessionClosedError if it was opened by another process."""
         if os.getpid() != self._pid:
             raise SessionClosedError(
-                f"the store {self._shown} was opened in another process",
+                f"the store {self.shown} was opened in another process",
                 hint="A connection does not survive fork(); open a session in the child.",
             )
 

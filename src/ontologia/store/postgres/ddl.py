@@ -54,8 +54,8 @@ def ddl(schema: str) -> str:
     _check(schema)
     sql = layout_statements(schema)
     # Programs that open the database meanwhile wait for the end of it.
-    lock = sql["lock"].replace("%s", str(lock_key("layout", schema)))
-    version = sql["set_layout"].replace("%s", str(LAYOUT))
+    lock = sql["lock"].replace("%(key)s", str(lock_key("layout", schema)))
+    version = sql["set_layout"].replace("%(version)s", str(LAYOUT))
     parts = [lock, *(sql[name] for name in PARTS), version]
     return "BEGIN;\n\n" + "\n\n".join(parts) + "\n\nCOMMIT;\n"
 

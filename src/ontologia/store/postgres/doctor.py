@@ -1,4 +1,4 @@
-"""What `store.doctor` asks of PostgreSQL alone: dead rows, long transactions, the clock."""
+"""What `store.doctor` asks of PostgreSQL alone: dead rows, long transactions, settings, the clock."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ontologia.store.findings import Check, Finding, Severity
-from ontologia.store.named import statements
 from ontologia.store.postgres.clock import ServerClock
+from ontologia.store.postgres.notation import statements
 from ontologia.store.postgres.place import qualified
 
 OWN = (
@@ -20,21 +20,34 @@ OWN = (
     Check(
         "long_transactions",
         Severity.warning,
-        "a transaction is open for more than five minutes",
+        "a transaction is open for more than a minute",
         "Find out who has it; SELECT pg_terminate_backend(pid) ends it.",
+    ),
+    Check(
+        "unsafe_settings",
+        Severity.warning,
+        "the server keeps less than it confirms: a crash of its machine can lose commits, or "
+        "damage the database",
+        "Set it to on in the server's configuration; fsync needs a restart.",
+    ),
+    Check(
+        "soft_commits",
+        Severity.info,
+        "synchronous_commit is off for this role, database or server",
+        "Ontologia sets it to on for its commits and events; other programs may rely on it.",
     ),
 )
 
 
 def sql_of(store: Any) -> Mapping[str, str]:
     """The statements of `doctor.sql`, for the schema of this store."""
-    return qualified(statements("ontologia.store.postgres", "doctor.sql"), store._database.schema)
+    return qualified(statements("doctor.sql"), store.database.schema)
 
 
 def surroundings(store: Any) -> Iterator[Finding]:
     """What is wrong around the tables."""
-    clock = store._clock
-    limit = store._config.event_claim_lease_ms / 10_000
+    clock = store.clock
+    limit = store.config.event_claim_lease_ms / 10_000
     if isinstance(clock, ServerClock) and abs(clock.skew) > limit:
         way = "behind" if clock.skew > 0 else "ahead of"
         yield Finding(

@@ -63,7 +63,8 @@ def translated(
                 hint="Raise OntologiaConfig(statement_timeout_ms=...), or ask for less; 0 is no limit.",
             )
         case _ if isinstance(error, _CONTENTION):
-            return LockContentionError(f"other transactions on {shown} ({said})", waited_ms)
+            others = f"other transactions on {shown} ({said})"
+            return LockContentionError(others, waited_ms, what="a statement")
         case PoolClosed():
             return SessionClosedError(f"the store {shown} was closed")
         case PoolTimeout() | TooManyRequests():

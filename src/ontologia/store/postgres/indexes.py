@@ -61,7 +61,7 @@ def create_index(
     except DatabaseError as error:
         if not isinstance(error.__cause__, errors.InsufficientPrivilege):
             raise
-        _tell(f'{database._shown} "{schema}"."{name}"', f"{type_name}.{field}", steps)
+        _tell(f'{database.shown} "{schema}"."{name}"', f"{type_name}.{field}", steps)
 
 
 def _tell(index: str, field: str, steps: Sequence[str]) -> None:

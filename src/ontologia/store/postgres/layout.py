@@ -13,14 +13,15 @@ from typing import Any
 from psycopg import errors
 
 from ontologia.errors import DatabaseError, StoreOpenError
-from ontologia.store.named import statements
 from ontologia.store.postgres.database import Database, Tx, lock_key
+from ontologia.store.postgres.notation import statements
 from ontologia.store.postgres.place import qualified
 from ontologia.store.unfinished import unfinished
 
-LAYOUT = 5
+LAYOUT = 6
 """1 had events alone, 2 no indexes for `why` and `trace`, 3 no replies and no
-journal, 4 no conflicts, tracebacks and id of the store. Every step can run again without harm, so one list is all upgrades."""
+journal, 4 no conflicts, tracebacks and id of the store, 5 no intakes and
+archives. Every step can run again without harm, so one list is all upgrades."""
 PARTS = (
     "schema",
     "commits",
@@ -33,7 +34,9 @@ PARTS = (
     "sessions",
     "events",
     "claims",
+    "archives",
     "replies",
+    "intakes",
     "event_journal",
     "layout",
 )
@@ -67,20 +70,20 @@ def prepare(database: Database) -> str:
 
 def _make(database: Database, sql: dict[str, str]) -> str:
     with database.write(timeout_ms=_PATIENCE, unlimited=True) as tx:
-        tx.one(sql["lock"], (lock_key("layout", database.schema),))
+        tx.one(sql["lock"], {"key": lock_key("layout", database.schema)})
         found, store_id = _checked(tx, sql, database.schema)
         if found == LAYOUT and store_id is not None:
             return store_id  # another process was faster
         for name in PARTS:
             tx.run(sql[name])
-        tx.run(sql["set_layout"], (LAYOUT,))
+        tx.run(sql["set_layout"], {"version": LAYOUT})
         made: str = tx.one(sql["get_layout"])[1]
         return made
 
 
 def layout_statements(schema: str) -> dict[str, str]:
     """The statements of `layout.sql` for this schema, by name."""
-    return qualified(statements("ontologia.store.postgres", "layout.sql"), schema)
+    return qualified(statements("layout.sql"), schema)
 
 
 def _checked(tx: Tx, sql: dict[str, str], schema: str) -> tuple[int | None, str | None]:

@@ -9,7 +9,7 @@ from typing import Any
 from ontologia import codec
 from ontologia.query.aggregates import Aggregate, GroupCondition
 from ontologia.query.question import Question
-from ontologia.schema.expression import Order, Path
+from ontologia.schema.expression import Order, Path, path_of
 from ontologia.schema.shape import Shape
 from ontologia.store.postgres.filters import (
     Compiler,
@@ -193,7 +193,7 @@ class Select(Statement[Compiler]):
 
 def group_rows(question: Question, rows: list[Any]) -> list[tuple[Any, ...]]:
     """Rows of groups with the values that were stored, and sums and means as floats."""
-    readers = [_number if e._path.kind == "number" else _same for e in question.group_by]
+    readers = [_number if path_of(e).kind == "number" else _same for e in question.group_by]
     readers += [_reader(aggregate) for _, aggregate in question.aggregates]
     return [tuple(read(value) for read, value in zip(readers, row, strict=True)) for row in rows]
 
@@ -225,5 +225,5 @@ def _text(value: Any) -> str | None:
 
 def _json(value: str | None) -> Any:
     if value is None or value.startswith('"'):
-        return None if value is None else codec.decode(value)
+        return None if value is None else codec.decode_stored(value)
     return as_number(Decimal(value))

@@ -7,23 +7,26 @@ what it compares itself with, however many objects it is, and once with all that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ontologia import codec
 from ontologia.clock import Clock, to_text
 from ontologia.query.question import Question
 from ontologia.schema.typespec import schema_hash
-from ontologia.store.events.store import SqlEventStore
+from ontologia.store.events.store import EventStore
+from ontologia.store.key_length import check_keys
 from ontologia.store.lease import LockStatements
 from ontologia.store.postgres import answers
-from ontologia.store.postgres.database import Tx
-from ontologia.store.postgres.wire import Answer, portions
+from ontologia.store.postgres.database import LONG_COMMIT, Tx
+from ontologia.store.postgres.wire import portions
+from ontologia.store.replies import Replies
 from ontologia.store.rows import (
     TOMBSTONE,
     Announcement,
     Claim,
     Current,
+    KeptReply,
     Keys,
     ObjectKey,
     RawChange,
@@ -32,6 +35,7 @@ from ontologia.store.rows import (
     StoredType,
     TypeKey,
 )
+from ontologia.store.writer import HeldUp
 
 _T = TypeVar("_T")
 _CHUNK = 10_000
@@ -46,7 +50,6 @@ class PostgresReader:
     def __init__(self, tx: Tx, sql: Mapping[str, str]) -> None:
         self._tx = tx
         self._sql = sql
-        self._asked: dict[TypeKey, tuple[Sequence[ObjectKey], Answer]] = {}
 
     def head(self) -> int:
         return self._tx.one(self._sql["head"])[0] or 0
@@ -60,16 +63,16 @@ class PostgresReader:
     def _current(
         self, kind: str, type_name: str, keys: Collection[ObjectKey]
     ) -> dict[ObjectKey, Current]:
-        found: dict[ObjectKey, Current] = {}
-        for chunk in _chunks(sorted(keys)):  # neighbours are read together
-            asked, answer = self._asked.get((kind, type_name), (None, None))
-            if answer is None or asked != chunk:
-                answer = self._ask_current(kind, type_name, chunk)
-            for row in answer():
-                found[row[:-3]] = row[-3:]
-        return found
+        asked = self._asking(kind, type_name, keys)
+        return {row[:-3]: row[-3:] for rows in asked for row in rows}
 
-    def _ask_current(self, kind: str, type_name: str, keys: Sequence[ObjectKey]) -> Answer:
+    def _asking(
+        self, kind: str, type_name: str, keys: Collection[ObjectKey]
+    ) -> list[Sequence[Any]]:
+        """Their rows; neighbours are read together."""
+        return [self._ask_current(kind, type_name, chunk) for chunk in _chunks(sorted(keys))]
+
+    def _ask_current(self, kind: str, type_name: str, keys: Sequence[ObjectKey]) -> Sequence[Any]:
         if len(keys) == 1:
             return self._tx.ask(self._sql[f"current_{kind}"], (type_name, *keys[0]))
         asked = {"type": type_name} | _columns(kind, keys)
@@ -82,45 +85,104 @@ class PostgresReader:
 
 
 class PostgresTransaction(PostgresReader, LockStatements):
-    """One write transaction, which has the lock of commits."""
+    """One write transaction. What it will want to know is asked for in one round trip."""
 
     def __init__(
-        self, tx: Tx, sql: Mapping[str, str], clock: Clock, events: SqlEventStore, schema: str
+        self,
+        tx: Tx,
+        sql: Mapping[str, str],
+        clock: Clock,
+        events: EventStore,
+        replies: Replies,
+        schema: str,
     ) -> None:
         self._schema = schema
         PostgresReader.__init__(self, tx, sql)
         LockStatements.__init__(self, tx, sql, clock)
         self._events = events
-        self._fence: tuple[Claim, Callable[[], list[Any]]] | None = None
+        self._replies = replies
+        self._fences: dict[int, Sequence[Any]] = {}
+        self._ahead: dict[TypeKey, set[ObjectKey]] = {}
+        self._known: dict[TypeKey, dict[ObjectKey, Current | None]] = {}
+        """What is current, with what was written so far; None where there is no object."""
+        self._entered = False
+        self.has_registered = False
 
-    def look_ahead(self, claim: Claim | None, keys: Keys | None) -> None:
-        """Ask on the way what a commit will want to know: so it waits for one answer, not three."""
+    def begin_requests(self) -> None:
+        if self._tx.gate is not None:
+            self.enter("")
+
+    def look_ahead(self, claim: Claim | None, keys: Keys) -> None:
         if claim is not None:
-            self._fence = claim, self._events.claims.ask(self._tx, claim)
-        for (kind, type_name), wanted in (keys or {}).items():
-            if len(wanted) <= _CHUNK:
-                ordered = sorted(wanted)
-                answer = self._ask_current(kind, type_name, ordered)
-                self._asked[kind, type_name] = ordered, answer
+            self._fences[id(claim)] = self._events.claims.fence(self._tx, claim)
+        for type_key, wanted in keys.items():
+            self._ahead.setdefault(type_key, set()).update(wanted)
+
+    def current(self, keys: Keys) -> State:
+        found: State = {}
+        for type_key, wanted in keys.items():
+            known = self._known.setdefault(type_key, {})
+            missing = [key for key in wanted if key not in known]
+            if missing:
+                self._learn(type_key, missing, self._asking(*type_key, missing))
+            here = found[type_key] = {}
+            for key in wanted:
+                now = known[key]
+                if now is not None:
+                    here[key] = now
+        return found
+
+    def _learn(
+        self, type_key: TypeKey, keys: Iterable[ObjectKey], asked: Iterable[Sequence[Any]]
+    ) -> None:
+        known = self._known.setdefault(type_key, {})
+        known.update(dict.fromkeys(keys))
+        for rows in asked:
+            known.update((row[:-3], row[-3:]) for row in rows)
 
     def head(self) -> int:
         return self._head
 
     def enter(self, owner_id: str) -> str | None:
-        """Whoever else holds the lease on long writes."""
+        """The other owner who holds the lease on long writes."""
         assert self._tx.gate is not None  # noqa: S101 - it has the lock of commits
-        [(head, generation, holder, expires_at)] = self._tx.gate()
+        ahead, self._ahead = self._ahead, {}
+        if sum(map(len, ahead.values())) > _CHUNK:  # its delta may take seconds
+            self._tx.later(LONG_COMMIT)
+        asked = [(key, wanted, self._asking(*key, wanted)) for key, wanted in ahead.items()]
+        [(head, generation, holder, expires_at)] = self._tx.gate
         self.now = to_text(self._clock.now())  # it may have waited for the lock
-        self._head: int = head or 0
+        for type_key, wanted, found in asked:
+            self._learn(type_key, wanted, found)
+        if not self._entered:
+            self._head: int = head or 0
+            self._entered = True
         self.generation: int = generation or 0
         if holder in (None, owner_id) or expires_at <= self.now:
             return None
-        found: str = holder
-        return found
+        other: str = holder
+        return other
+
+    def admit(self) -> None:
+        holder = self.enter("")
+        if holder is not None:
+            raise HeldUp(holder)
+
+    @property
+    def committed(self) -> bool | None:
+        return self._tx.committed
+
+    @property
+    def written(self) -> int:
+        return self._tx.written
+
+    def has_written(self, before: int, error: Exception) -> bool:
+        return self._tx.has_written(before, error)
 
     def register_type(
         self, kind: str, name: str, schema_json: str, *, runtime_id: str, reason: str
     ) -> StoredType:
+        self.has_registered = True
         known = self.current_types([(kind, name)]).get((kind, name))
         stored = StoredType(
             kind, name, known.version + 1 if known else 1, schema_json, schema_hash(schema_json)
@@ -144,6 +206,7 @@ class PostgresTransaction(PostgresReader, LockStatements):
         metadata: dict[str, Any],
         versions: dict[TypeKey, int],
     ) -> int:
+        check_keys(changes)
         commit = {
             "commit_id": self._head + 1,
             "created_at": self.now,
@@ -154,6 +217,9 @@ class PostgresTransaction(PostgresReader, LockStatements):
         else:
             self._commit_many(commit, changes, versions)
         self._head += 1
+        for kind, name, key, _, after, *_ in changes:
+            now = None if after is None else (after, versions[kind, name], self._head)
+            self._known.setdefault((kind, name), {})[key] = now
         return self._head
 
     def _commit_one(
@@ -190,10 +256,16 @@ class PostgresTransaction(PostgresReader, LockStatements):
     def announce(self, announcements: Iterable[Announcement]) -> list[Stored]:
         return self._events.log.announce(self._tx, announcements)
 
+    def number(self, event_id: str) -> int:
+        return self._events.log.number(self._tx, event_id)
+
+    def keep_reply(self, reply: KeptReply) -> bool:
+        return self._replies.add(self._tx, *reply)
+
     def holds(self, claim: Claim) -> bool:
-        if self._fence is None or self._fence[0] is not claim:
-            self._fence = claim, self._events.claims.ask(self._tx, claim)
-        held = self._fence[1]()
+        held = self._fences.pop(id(claim), None)
+        if held is None:
+            held = self._events.claims.fence(self._tx, claim)
         return bool(held) and held[0][0] > self.now
 
 

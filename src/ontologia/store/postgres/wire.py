@@ -10,9 +10,11 @@ Values go as text, and the server knows their types from the statement.
 from __future__ import annotations
 
 import functools
+import math
 import re
 import select
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
@@ -29,6 +31,11 @@ _DONE = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
 _MOST_QUEUED = 1_000
 _MOST_TEXT = 16_000_000  # the server takes no value of a gigabyte, and libpq keeps no two of them
 _UNPLANNED = (b"BEGIN", b"COMMIT")  # nothing to prepare
+_LOOK = 0.1  # seconds between two looks whether an answer is still waited for
+
+
+class NoAnswer(psycopg.OperationalError):
+    """The server did not answer in time; the connection is closed."""
 
 
 class Statement(str):
@@ -80,8 +87,11 @@ class Connection(psycopg.Connection[Any]):
         self.transformer: abc.Transformer = Transformer.from_context(self)
 
 
-class Answer:
-    """What a statement answers; asking for it sends whatever is queued."""
+class Answer(Sequence[Any]):
+    """The rows of a statement. The first look at them sends all that is queued, and waits.
+
+    AnswerLost if the statement was not run, or the connection was lost before the rows arrived.
+    """
 
     __slots__ = ("_sync", "result")
 
@@ -89,12 +99,17 @@ class Answer:
         self._sync = sync
         self.result: Result | None = None
 
-    def __call__(self) -> list[Any]:
-        """Every row."""
-        return self.known().rows
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.known().rows)
+
+    def __len__(self) -> int:
+        return len(self.known().rows)
+
+    def __getitem__(self, index: int | slice) -> Any:
+        return self.known().rows[index]
 
     def known(self) -> Result:
-        """All of it."""
+        """All that came back."""
         if self.result is None:
             self._sync()
         if self.result is None:
@@ -129,6 +144,9 @@ class Wire:
 
     A connection may have died before anything was asked on it; then `another` gives one instead.
     Once: whatever kills that one, too, may be the question itself, or somebody who wants it ended.
+
+    `until` says until when the answer to a message that was sent at some time is waited for, by
+    the monotonic clock. It is asked again and again: a wait that has begun can be shortened.
     """
 
     def __init__(
@@ -137,8 +155,10 @@ class Wire:
         another: Callable[[Connection], Connection],
         *,
         prepares: bool,
+        until: Callable[[float], float] = lambda sent: math.inf,
     ) -> None:
         self.connection = connection
+        self._until = until
         self._another: Callable[[Connection], Connection] | None = another
         self._prepares = prepares
         self._queue: list[_Queued] = []
@@ -197,6 +217,8 @@ class Wire:
         while self._queue:
             try:
                 done = self._exchange(then)
+            except NoAnswer:
+                raise  # another connection would only take more time
             except psycopg.OperationalError:
                 if once or not self.replaced():
                     raise
@@ -220,8 +242,8 @@ class Wire:
                 text, values = then
                 pgconn.send_query_params(text, [_bound(value) for value in values])
                 pgconn.pipeline_sync()
-            results = _received(pgconn)
-            done = then is not None and _was_done(pgconn)
+            results = _received(pgconn, self._until)
+            done = then is not None and _was_done(pgconn, self._until)
             if pgconn.status == pq.ConnStatus.OK:
                 pgconn.exit_pipeline_mode()
             failed = _first_error(results)
@@ -283,13 +305,15 @@ def portions(rows: Iterable[_Row], most: int, size: Callable[[_Row], int]) -> It
         yield portion
 
 
-def _received(pgconn: pq.abc.PGconn) -> list[pq.abc.PGresult]:
+def _received(pgconn: pq.abc.PGconn, until: Callable[[float], float]) -> list[pq.abc.PGresult]:
     """A result for each, after everything is sent."""
     results: list[pq.abc.PGresult] = []
+    began = time.monotonic()
     unsent = pgconn.flush()
     while True:
         while pgconn.is_busy():
-            _wait(pgconn.socket, writing=bool(unsent))
+            if not _wait(pgconn.socket, writing=bool(unsent)) and time.monotonic() >= until(began):
+                raise NoAnswer("the server does not answer")
             if unsent:
                 unsent = pgconn.flush()
             pgconn.consume_input()
@@ -305,22 +329,24 @@ def _received(pgconn: pq.abc.PGconn) -> list[pq.abc.PGresult]:
         results.append(result)
 
 
-def _was_done(pgconn: pq.abc.PGconn) -> bool:
+def _was_done(pgconn: pq.abc.PGconn, until: Callable[[float], float]) -> bool:
     """Whether the statement that followed was run. What went before it is done in any case."""
     try:
-        return _first_error(_received(pgconn)) is None
+        return _first_error(_received(pgconn, until)) is None
     except psycopg.OperationalError:
         return False
 
 
-def _wait(socket: int, *, writing: bool) -> None:
-    """Until the socket can be read, or written if that is wanted. Signals are heard meanwhile."""
+def _wait(socket: int, *, writing: bool) -> bool:
+    """Wait until the socket can be read, or written if that is wanted; False after `_LOOK`.
+
+    Signals are heard meanwhile.
+    """
     if sys.platform == "win32":
-        select.select([socket], [socket] if writing else [], [])
-        return
+        return any(select.select([socket], [socket] if writing else [], [], _LOOK))
     poll = select.poll()
     poll.register(socket, select.POLLIN | (select.POLLOUT if writing else 0))
-    poll.poll()
+    return bool(poll.poll(_LOOK * 1000))
 
 
 def _first_error(results: list[pq.abc.PGresult]) -> psycopg.Error | None:

@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from ontologia.query.aggregates import Aggregate, GroupCondition, GroupOrder
 from ontologia.query.question import Question
-from ontologia.schema.expression import And, Compare, Condition, In, Not, Or, Order, Path
+from ontologia.schema.expression import And, Compare, Condition, In, Not, Or, Order, Path, path_of
 from ontologia.schema.shape import Shape
 from ontologia.store.questions.conditions import Conditions, Doc, key_text
 
@@ -249,8 +249,8 @@ class Statement(ABC, Generic[C]):
         columns: list[str] = []
         by: list[str] = []
         for expr in question.group_by:
-            by += self.sort_values(expr._path)
-            columns.append(self._group_value(expr._path))
+            by += self.sort_values(path_of(expr))
+            columns.append(self._group_value(path_of(expr)))
         columns += [self._aggregate(aggregate) for _, aggregate in question.aggregates]
         tail = f" GROUP BY {', '.join(by)}" if by else ""
         if question.having is not None:

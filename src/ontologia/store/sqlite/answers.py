@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from ontologia.query.question import Question
-from ontologia.store.named import statements
 from ontologia.store.questions.rows import (
     entity_sql,
     found_rows,
@@ -17,9 +16,10 @@ from ontologia.store.questions.rows import (
 from ontologia.store.questions.statement import single_key
 from ontologia.store.rows import TOMBSTONE, EntityRow, ObjectKey, PathRow, RelationRow
 from ontologia.store.sqlite.database import Database, Tx
+from ontologia.store.sqlite.notation import statements
 from ontologia.store.sqlite.select import Select
 
-_STATE = statements("ontologia.store.sqlite", "state.sql")
+_STATE = statements("state.sql")
 
 
 def entities(database: Database, question: Question) -> list[EntityRow]:

@@ -14,6 +14,8 @@ from contextlib import suppress
 
 import apsw
 
+from ontologia.errors import DatabaseError
+
 _PAGES = 500  # of a log that is worth moving; while that is done it grows to twice as many
 _FEW = 250  # that a commit moves in passing
 _MOST = 4_000
@@ -75,7 +77,7 @@ class Checkpoints:
     def _run(self) -> None:
         try:
             connection = self._connect()
-        except apsw.Error:  # no descriptor is left, perhaps; a commit does it in the end
+        except (apsw.Error, DatabaseError):  # no descriptor is left; a commit does it in the end
             with self._lock:
                 self._thread = None
             return

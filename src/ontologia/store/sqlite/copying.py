@@ -22,7 +22,7 @@ from ontologia.store.copying.refusals import (
     other_version,
     other_writer,
 )
-from ontologia.store.copying.tables import FIELDS, NOT_CONTENT, SEARCHED, TABLES, Table
+from ontologia.store.copying.tables import FIELDS, LONG_KEY, NOT_CONTENT, SEARCHED, TABLES, Table
 from ontologia.store.sqlite.database import MEMORY, Database, Tx
 from ontologia.store.sqlite.errors import translated
 from ontologia.store.sqlite.layout import LAYOUT, found_copy, found_layout, prepare
@@ -97,7 +97,8 @@ class SQLiteSnapshot(_Tables):
 
     def _check(self) -> None:
         with self._translating():
-            source, found = found_copy(Tx(self._file)), found_layout(Tx(self._file))
+            tx = Tx(self._file)
+            source, found = found_copy(tx), found_layout(tx)
         if source is not None:
             raise unfinished(self.shown, source)
         if found is None:
@@ -113,6 +114,10 @@ class SQLiteSnapshot(_Tables):
                 found = self._all(f"{greatest} UNION ALL {_COUNTER}", (table.name,))
                 numbers[table.name] = max(number or 0 for (number,) in found)
         return numbers
+
+    def long_key(self, most: int) -> tuple[str, str] | None:
+        found = self._all(LONG_KEY.format(most=most))
+        return found[0] if found else None
 
     def is_at(self, path: str) -> bool:
         """Whether the path means this very file, by whatever name."""
@@ -131,6 +136,8 @@ class SQLiteSnapshot(_Tables):
 class SQLiteTarget(_Tables):
     """A file that is being written; see `store.copying.sides.Target`."""
 
+    longest_key = None
+
     def __init__(self, path: str, config: OntologiaConfig) -> None:
         self.shown = path
         if path == MEMORY:
@@ -143,7 +150,7 @@ class SQLiteTarget(_Tables):
         self._database = Database(
             path, random=config.random or SystemRandom(), timeout_ms=config.lock_timeout_ms
         )
-        super().__init__(lambda: self._database._writer)
+        super().__init__(lambda: self._database.writer)
 
     def begin(self, source: str, *, restart: bool) -> bool:
         if self._go_on(restart):

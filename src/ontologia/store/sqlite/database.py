@@ -7,6 +7,12 @@ cannot change before it is written. Readers have connections of their own and ne
 Between processes the file itself is the lock. SQLite's own busy handler backs off to 100 ms and
 starves whoever waits; ours asks again every 0.2 to 1 ms until the caller's deadline.
 
+The file, or the log beside it, may be deleted or replaced while the store is open: its connections
+would go on writing to the deleted one. So the inodes of both are compared once a second; after a
+difference every read and write raises DatabaseError. SQLite deletes a log only when the last
+connection is closed, so the log of an open store stays. What was copied over a file has the same
+inode, and is not noticed.
+
 Hard transactions are synced when they return, soft ones are not: `synchronous` is switched before
 BEGIN, where SQLite allows it. The log is sequential, so a later hard one makes them durable.
 """
@@ -24,7 +30,13 @@ from typing import Any, TypeAlias
 import apsw
 
 from ontologia import codec
-from ontologia.errors import InvalidValueError, LockContentionError, SessionClosedError
+from ontologia.errors import (
+    DatabaseError,
+    InvalidValueError,
+    LockContentionError,
+    SessionClosedError,
+)
+from ontologia.store.database import HURRY_MS
 from ontologia.store.sqlite.checkpoints import Checkpoints
 from ontologia.store.sqlite.errors import translated
 from ontologia.store.turn import Turn
@@ -32,15 +44,20 @@ from ontologia.store.turn import Turn
 Bindings: TypeAlias = dict[str, Any] | Sequence[Any]
 MEMORY = ":memory:"
 _NO_BINDINGS: tuple[()] = ()
+_LOOK = 1.0  # seconds between two looks at the file's name
+_EXISTING = apsw.SQLITE_OPEN_READWRITE
+LONGEST_LOG = 64 * 2**20
+"""Bytes: when a log that has grown longer begins anew, SQLite cuts its file to this."""
 
 
 class Tx:
     """Statements within one transaction, on one connection."""
 
-    __slots__ = ("connection",)
+    __slots__ = ("committed", "connection")
 
     def __init__(self, connection: apsw.Connection) -> None:
         self.connection = connection
+        self.committed = False
 
     def all(self, sql: str, bindings: Bindings = _NO_BINDINGS) -> list[Any]:
         """Every row."""
@@ -55,10 +72,9 @@ class Tx:
         self.connection.execute(sql, bindings)
         return self.connection.changes()
 
-    def ask(self, sql: str, bindings: Bindings = _NO_BINDINGS) -> Callable[[], list[Any]]:
-        """Run it; calling what this returns gives its rows."""
-        rows = self.all(sql, bindings)
-        return lambda: rows
+    def ask(self, sql: str, bindings: Bindings = _NO_BINDINGS) -> list[Any]:
+        """Every row: nothing is gained by waiting."""
+        return self.all(sql, bindings)
 
     def later(self, sql: str, bindings: Bindings = _NO_BINDINGS) -> None:
         """Run it; nothing is gained by waiting."""
@@ -68,13 +84,25 @@ class Tx:
         """Run one prepared statement for each row."""
         self.connection.executemany(sql, rows)
 
-    def hand_out_turn(self, *, wait: bool) -> bool:
+    def lock_dispatch(self, *, wait: bool) -> bool:
         """BEGIN IMMEDIATE excludes every other writer already."""
         return True
 
     def last_id(self) -> int:
         """The rowid of the last INSERT."""
         return self.connection.last_insert_rowid()
+
+    @property
+    def written(self) -> int:
+        """Number of rows that the connection has changed."""
+        return self.connection.total_changes()
+
+    def has_written(self, before: int, error: Exception) -> bool:
+        """Whether rows were changed since `written` was `before`.
+
+        After an error of its own SQLite may have rolled back the whole transaction.
+        """
+        return self.written != before or isinstance(error, apsw.Error)
 
 
 class ChangeCounter:
@@ -110,62 +138,107 @@ class Database:
         self._random = random
         self._timeout_ms = timeout_ms
         self._deadline = time.monotonic() + timeout_ms / 1000
-        self._writing = False
+        self._open: Tx | None = None
+        """The write transaction that was begun last, unless it has ended."""
         self._pid = os.getpid()
         self._closed = False
         self._durable: bool | None = None
-        self._turn = Turn()
+        self.turn = Turn()
+        """Of the one thread that writes."""
         self._readers: list[apsw.Connection] = []
+        self._file = path if self.in_memory else os.path.abspath(path)  # wherever the program goes
+        self._log = ""
+        self._identity: tuple[int, int] | None = None
+        self._log_identity: tuple[int, int] | None = None
+        self._replaced = False
+        self._look_again = float("inf")
         with _translating(path):
-            self._writer = self._connect(self._busy)
-        self._tx = Tx(self._writer)
+            self.writer = self._connect(self._busy)
+            if not self.in_memory:
+                self.writer.execute(f"PRAGMA journal_size_limit={LONGEST_LOG}")
+                self._log = self.writer.filename_wal  # a link's is beside what it names
+        if not self.in_memory:
+            self._identity = _identity(self._file)
+            if self._identity is None:
+                self.writer.close()
+                raise DatabaseError(
+                    f"{path} was deleted or replaced while it was being opened",
+                    hint="Open it again once nothing moves, deletes or restores the file.",
+                )
+            self._look()
         self._checkpoints = Checkpoints(lambda: self._connect(self._busy_reader))
         if not self.in_memory:
-            self._writer.set_wal_hook(self._checkpoints.committed)
+            self.writer.set_wal_hook(self._checkpoints.committed)
 
     # -- transactions -----------------------------------------------------------------------
 
     @contextmanager
-    def write(self, *, timeout_ms: int | None = None, durable: bool = True) -> Generator[Tx]:
+    def write(
+        self, *, timeout_ms: int | None = None, durable: bool = True, hurry: bool = False
+    ) -> Generator[Tx]:
         """A write transaction, or LockContentionError after `timeout_ms`."""
         limit = self._timeout_ms if timeout_ms is None else timeout_ms
+        if hurry:
+            limit = min(limit, HURRY_MS)
         started = time.monotonic()
-        with self._turn.taken(limit):
-            self._check_usable()
-            if self._writing:
-                raise RuntimeError("this thread has a write transaction open already")
-            try:
-                self._writing = True
-                self._begin(durable, started, limit)
-                yield self._tx
-                self._writer.execute("COMMIT")
-            except apsw.Error as error:
-                said = self._writer.system_errno
-                self._roll_back()
-                if isinstance(error, apsw.IOError):
-                    self._blot()
-                raise translated(error, self.path, said) from error
-            except BaseException:
-                self._roll_back()
-                raise
-            finally:
-                self._writing = False
+        with self.turn.taken(limit), self.transaction(durable, limit, started) as tx:
+            yield tx
+
+    @contextmanager
+    def transaction(
+        self, durable: bool, timeout_ms: float, started: float | None = None
+    ) -> Generator[Tx]:
+        """The same for a thread that has the turn."""
+        self.check_usable()
+        # After an interrupt one may be left that nobody ends; then the turn was taken anew.
+        if self._open is not None and self.turn.used:
+            raise RuntimeError("this thread has a write transaction open already")
+        tx, committing = Tx(self.writer), False
+        try:
+            self._open, self.turn.used = tx, True
+            self._begin(durable, time.monotonic() if started is None else started, timeout_ms)
+            yield tx
+            committing = True
+            self.writer.execute("COMMIT")
+            tx.committed = True
+        except GeneratorExit:  # what an interrupt has left; any thread may come by here
+            if self.turn.take_now():
+                try:
+                    if self._open is tx:
+                        self._roll_back()
+                finally:
+                    self.turn.release()
+            raise
+        except apsw.Error as error:
+            said = self.writer.system_errno
+            self._roll_back()
+            if isinstance(error, apsw.IOError):
+                self._blot()
+            raise translated(error, self.path, said) from error
+        except BaseException:
+            # An interrupt may come right after COMMIT.
+            tx.committed = committing and not self.writer.in_transaction
+            self._roll_back()
+            raise
+        finally:
+            if self._open is tx:
+                self._open = None
 
     def _begin(self, durable: bool, started: float, limit_ms: float) -> None:
         self._roll_back()  # what an interrupt may have left open
         if durable is not self._durable:
-            self._writer.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+            self.writer.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
             self._durable = durable
         self._deadline = started + limit_ms / 1000
         try:
-            self._writer.execute("BEGIN IMMEDIATE")
+            self.writer.execute("BEGIN IMMEDIATE")
         except apsw.BusyError as error:
             raise LockContentionError("a writer in another process", _since(started)) from error
 
     def _roll_back(self) -> None:
         # SQLite has rolled back by itself after some errors (disk full among them).
-        if self._writer.in_transaction:
-            self._writer.execute("ROLLBACK")
+        if self.writer.in_transaction:
+            self.writer.execute("ROLLBACK")
 
     def _blot(self) -> None:
         """Write over what a commit that could not be synced has left in the log.
@@ -174,20 +247,20 @@ class Database:
         before the next one writes, whoever reads the log then would take it for done.
         """
         with suppress(apsw.Error):  # then the disk takes nothing at all
-            self._writer.execute("PRAGMA synchronous=NORMAL")
+            self.writer.execute("PRAGMA synchronous=NORMAL")
             self._durable = False
-            version = self._writer.pragma("user_version")
-            self._writer.execute(f"PRAGMA user_version={version}")
+            version = self.writer.pragma("user_version")
+            self.writer.execute(f"PRAGMA user_version={version}")
 
     @contextmanager
     def read(self) -> Generator[Tx]:
         """A read transaction: everything in it is answered from one snapshot."""
         if self.in_memory:
-            with self._turn.taken(), _translating(self.path, self._writer):
-                self._check_usable()
-                yield Tx(self._writer)
+            with self.turn.taken(), _translating(self.path, self.writer):
+                self.check_usable()
+                yield Tx(self.writer)
             return
-        self._check_usable()
+        self.check_usable()
         reader = self._take_reader()
         try:
             with _translating(self.path, reader):
@@ -206,10 +279,24 @@ class Database:
             with self.read() as tx:
                 return tx.all(sql, bindings)
         # Written out, because a point read should not spend its time on context managers.
-        self._check_usable()
+        self.check_usable()
         reader = self._take_reader()
         try:
             return reader.execute(sql, bindings).fetchall()
+        except apsw.Error as error:
+            raise translated(error, self.path, reader.system_errno) from error
+        finally:
+            self._return_reader(reader)
+
+    def unmoved_pages(self) -> int:
+        """Move of the log what can be moved; how many pages could not, since readers need them."""
+        self.check_usable()
+        reader = self._take_reader()
+        try:
+            pages, moved = reader.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            return pages - moved
+        except apsw.BusyError:  # somebody else is at it
+            return 0
         except apsw.Error as error:
             raise translated(error, self.path, reader.system_errno) from error
         finally:
@@ -219,7 +306,7 @@ class Database:
         """Tells whether anybody has committed since; None if nobody else can."""
         if self.in_memory:
             return None
-        self._check_usable()
+        self.check_usable()
         return ChangeCounter(self._new_reader(), self.path)
 
     def _take_reader(self) -> apsw.Connection:
@@ -241,23 +328,35 @@ class Database:
 
     def close(self) -> None:
         """Close every connection; those in use are closed when they come back."""
-        with self._turn.taken():
+        with self.turn.taken():
             if self._closed:
                 return
             self._closed = True
             if os.getpid() == self._pid:  # a forked child must leave its parent's files alone
                 self._checkpoints.close()
+                self._look()
                 self._close_readers()
-                self._writer.close()
+                self._close_connection(self.writer)
 
     def _close_readers(self) -> None:
         while self._readers:
-            self._readers.pop().close()
+            self._close_connection(self._readers.pop())
+
+    def _close_connection(self, connection: apsw.Connection) -> None:
+        """Close it; the last one moves the log into the file, unless that may be another by now."""
+        if self._replaced:
+            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        connection.close()
 
     # -- connections --------------------------------------------------------------------------
 
     def _connect(self, busy: Callable[[int], bool]) -> apsw.Connection:
-        connection = apsw.Connection(self.path)
+        if self._identity is None:
+            connection = apsw.Connection(self._file)
+        else:
+            self._look()  # a file that was put in its place must not be opened for it
+            self._check_file()
+            connection = apsw.Connection(self._file, flags=_EXISTING)
         try:
             connection.set_busy_handler(busy)
             connection.create_collation("decimal", compare_decimals)
@@ -299,7 +398,33 @@ class Database:
     def _pause(self) -> None:
         time.sleep(0.0002 + 0.0008 * self._random.random())
 
-    def _check_usable(self) -> None:
+    def _look(self) -> None:
+        """See whether the file that is open, and its log, are still the ones of their names."""
+        if self._identity is None or self._replaced:
+            return
+        self._look_again = time.monotonic() + _LOOK
+        with suppress(OSError):  # they cannot be looked at, which says nothing
+            known, log = self._log_identity, _identity(self._log)
+            if known is None:  # a new file has none before the first write
+                self._log_identity = known = log
+            self._replaced = _identity(self._file) != self._identity or log != known
+
+    def _check_file(self) -> None:
+        if self._replaced:
+            self._look_again = 0.0  # for good
+            raise DatabaseError(
+                f"{self.path}, or the log beside it, was deleted or replaced while it was open; "
+                f"this session reads and writes nothing any more, and what it wrote last is not in "
+                f"the file that is there now",
+                hint="Open another session. Stop all programs before a file is moved, deleted or "
+                "restored from a backup.",
+            )
+
+    def check_usable(self) -> None:
+        """SessionClosedError if it is closed, or was opened by another process.
+
+        DatabaseError if its file, or the log, is not there any more; noticed within a second.
+        """
         if self._closed:
             raise SessionClosedError(f"the store {self.path} was closed")
         if os.getpid() != self._pid:
@@ -307,6 +432,9 @@ class Database:
                 f"the store {self.path} was opened in another process",
                 hint="A connection does not survive fork(); open a session in the child.",
             )
+        if time.monotonic() >= self._look_again:
+            self._look()
+            self._check_file()
 
 
 @contextmanager
@@ -317,6 +445,15 @@ def _translating(path: str, connection: apsw.Connection | None = None) -> Genera
     except apsw.Error as error:
         said = 0 if connection is None else connection.system_errno
         raise translated(error, path, said) from error
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Which file has this name; None if there is none."""
+    try:
+        found = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_dev, found.st_ino
 
 
 def canonical(*values: Any) -> Any:

@@ -9,37 +9,51 @@ from typing import Any
 import apsw
 
 from ontologia.store.findings import Check, Finding, Severity
-from ontologia.store.named import statements
+from ontologia.store.sqlite.database import LONGEST_LOG
+from ontologia.store.sqlite.notation import statements
 
-_PACKAGE = "ontologia.store.sqlite"
-_LONG_LOG = 100 * 2**20
 _SAFE = (3, 51, 3)  # the first release without the WAL-reset fault, which could damage files
 
 
 def sql_of(_store: Any) -> Mapping[str, str]:
     """The statements of `doctor.sql`, and the one that makes the current state again."""
-    layout = statements(_PACKAGE, "layout.sql")
-    return statements(_PACKAGE, "doctor.sql") | {"rebuild_latest": layout["rebuild_latest"]}
+    layout = statements("layout.sql")
+    return statements("doctor.sql") | {"rebuild_latest": layout["rebuild_latest"]}
 
 
 def surroundings(store: Any) -> Iterator[Finding]:
     """What is wrong around the tables."""
     yield from version(apsw.sqlite_lib_version())
-    path: str = store._database.path
-    if store._database.in_memory:
+    path: str = store.database.path
+    if store.database.in_memory:
         return
     log = f"{path}-wal"
     size = os.path.getsize(log) if os.path.exists(log) else 0
-    if size > _LONG_LOG:
-        yield Finding(
+    if size > LONGEST_LOG:
+        yield _long_log(log, size, store.database.unmoved_pages())
+
+
+def _long_log(log: str, size: int, unmoved: int) -> Finding:
+    what = f"the write-ahead log has {size // 2**20:,} MiB"
+    if unmoved:
+        return Finding(
             Severity.warning,
             "wal_size",
-            f"the write-ahead log has {size // 2**20:,} MiB",
+            f"{what}; a reader keeps {unmoved:,} pages of it from being moved into the file",
             log,
             1,
-            "A reader that never ends its transaction keeps it from shrinking. With the programs "
-            "stopped: PRAGMA wal_checkpoint(TRUNCATE).",
+            "End the program whose read transaction has been open for long; SQLite does not say "
+            "which one that is, nor since when it reads.",
         )
+    return Finding(
+        Severity.info,
+        "wal_size",
+        f"{what}, and no reader needs them",
+        log,
+        1,
+        f"Nothing needs to be done: commits use the file again from its start, and cut it to "
+        f"{LONGEST_LOG // 2**20} MiB.",
+    )
 
 
 def version(text: str) -> Iterator[Finding]:

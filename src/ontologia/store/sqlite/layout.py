@@ -10,12 +10,12 @@ from datetime import UTC
 from typing import Any
 
 from ontologia.clock import Clock, from_text, to_text
-from ontologia.store.named import statements
 from ontologia.store.sqlite.database import Database, Tx
+from ontologia.store.sqlite.notation import statements
 from ontologia.store.unfinished import MARK, unfinished
 
-LAYOUT = 5
-SQL = statements("ontologia.store.sqlite", "layout.sql")
+LAYOUT = 6
+SQL = statements("layout.sql")
 PARTS = (
     "commits",
     "entity_history",
@@ -27,7 +27,9 @@ PARTS = (
     "sessions",
     "events",
     "claims",
+    "archives",
     "replies",
+    "intakes",
     "event_journal",
     "layout",
 )

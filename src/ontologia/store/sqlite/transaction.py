@@ -13,14 +13,16 @@ from ontologia import codec
 from ontologia.clock import Clock, to_text
 from ontologia.query.question import Question
 from ontologia.schema.typespec import schema_hash
-from ontologia.store.events.store import SqlEventStore
+from ontologia.store.events.store import EventStore
+from ontologia.store.key_length import check_keys
 from ontologia.store.lease import LockStatements
-from ontologia.store.named import statements
+from ontologia.store.replies import Replies
 from ontologia.store.rows import (
     TOMBSTONE,
     Announcement,
     Claim,
     Current,
+    KeptReply,
     Keys,
     ObjectKey,
     RawChange,
@@ -31,9 +33,11 @@ from ontologia.store.rows import (
 )
 from ontologia.store.sqlite import answers
 from ontologia.store.sqlite.database import Tx
+from ontologia.store.sqlite.notation import statements
+from ontologia.store.writer import HeldUp
 
-_PACKAGE = "ontologia.store.sqlite"
-_STATE = statements(_PACKAGE, "state.sql", "types.sql", "locks.sql")
+_STATE = statements("state.sql", "types.sql", "locks.sql")
+_PLURAL = {"entity": "entities", "relation": "relations"}
 _CHUNK = 10_000
 _FEW = 4
 """Up to here a statement for each object is faster than one for all of them."""
@@ -64,7 +68,7 @@ class SQLiteReader:
                 if row is not None:
                     found[key] = row
             return found
-        statement = _STATE["current_entities" if kind == "entity" else "current_relations"]
+        statement = _STATE[f"current_{_PLURAL[kind]}"]
         for chunk in _chunks(sorted(keys)):  # neighbours are read together
             parts = [key for (key,) in chunk] if kind == "entity" else [list(key) for key in chunk]
             listed = codec.encode_checked(parts)
@@ -81,22 +85,51 @@ class SQLiteReader:
 class SQLiteTransaction(SQLiteReader, LockStatements):
     """One write transaction."""
 
-    def __init__(self, tx: Tx, clock: Clock, events: SqlEventStore) -> None:
+    def __init__(self, tx: Tx, clock: Clock, events: EventStore, replies: Replies) -> None:
         SQLiteReader.__init__(self, tx)
         LockStatements.__init__(self, tx, _STATE, clock)
         self._events = events
+        self._replies = replies
         self.generation = 0
+        self._admitted = False
+        self.has_registered = False
+
+    def begin_requests(self) -> None:
+        """BEGIN IMMEDIATE has waited for the lock."""
 
     def enter(self, owner_id: str) -> str | None:
-        """Whoever else holds the lease on long writes; also finds the generation of the types."""
+        """The other owner who holds the lease on long writes."""
         holder: str | None
+        self.now = to_text(self._clock.now())
         holder, generation = self._tx.one(_STATE["gate"], (self.now, owner_id))
         self.generation = generation or 0
         return holder
 
+    def admit(self) -> None:
+        if self._admitted:
+            self.now = to_text(self._clock.now())
+        elif (holder := self.enter("")) is not None:
+            raise HeldUp(holder)
+        self._admitted = True
+
+    def look_ahead(self, claim: Claim | None, keys: Keys) -> None:
+        """Statements are answered at once here."""
+
+    @property
+    def committed(self) -> bool:
+        return self._tx.committed
+
+    @property
+    def written(self) -> int:
+        return self._tx.written
+
+    def has_written(self, before: int, error: Exception) -> bool:
+        return self._tx.has_written(before, error)
+
     def register_type(
         self, kind: str, name: str, schema_json: str, *, runtime_id: str, reason: str
     ) -> StoredType:
+        self.has_registered = True
         known = self.current_types([(kind, name)]).get((kind, name))
         stored = StoredType(
             kind, name, known.version + 1 if known else 1, schema_json, schema_hash(schema_json)
@@ -126,31 +159,30 @@ class SQLiteTransaction(SQLiteReader, LockStatements):
         metadata: dict[str, Any],
         versions: dict[TypeKey, int],
     ) -> int:
-        self._tx.run(
-            _STATE["insert_commit"],
-            {
-                "created_at": self.now,
-                "metadata_json": codec.encode_checked(metadata, where="commit metadata"),
-            },
-        )
-        commit_id = self._tx.last_id()
-        for kind, plural in (("entity", "entities"), ("relation", "relations")):
-            rows = [
-                (c.type_name, *c.key, TOMBSTONE if c.after is None else c.after, commit_id,
-                 versions[kind, c.type_name])
-                for c in changes
-                if c.kind == kind
-            ]  # fmt: skip
-            if not rows:
+        check_keys(changes)
+        tx = self._tx
+        encoded = codec.encode_checked(metadata, where="commit metadata")
+        tx.later(_STATE["insert_commit"], (self.now, encoded))
+        commit_id = tx.last_id()
+        rows: dict[str, list[tuple[Any, ...]]] = {}
+        deleted: set[str] = set()
+        for kind, type_name, key, _, after, *_ in changes:
+            if after is None:
+                after = TOMBSTONE
+                deleted.add(kind)
+            values = (type_name, *key, after, commit_id, versions[kind, type_name])
+            rows.setdefault(kind, []).append(values)
+        for kind, written in rows.items():
+            if len(written) <= _FEW and kind not in deleted:
+                for row in written:
+                    tx.later(_STATE[f"insert_{kind}_version"], row)
+                    tx.later(_STATE[f"set_latest_{kind}"], row)
                 continue
-            self._tx.many(_STATE[f"insert_{kind}_version"], rows)
-            deleted = any(c.after is None for c in changes if c.kind == kind)
-            if len(rows) <= _FEW and not deleted:
-                self._tx.many(_STATE[f"set_latest_{kind}"], rows)
-                continue
-            self._tx.run(_STATE[f"update_latest_{plural}"], {"commit_id": commit_id})
-            if deleted:
-                self._tx.run(_STATE[f"delete_latest_{plural}"], {"commit_id": commit_id})
+            tx.many(_STATE[f"insert_{kind}_version"], written)
+            plural = _PLURAL[kind]
+            tx.later(_STATE[f"update_latest_{plural}"], {"commit_id": commit_id})
+            if kind in deleted:
+                tx.later(_STATE[f"delete_latest_{plural}"], {"commit_id": commit_id})
         return commit_id
 
     def find(self, question: Question) -> list[tuple[ObjectKey, str]]:
@@ -161,8 +193,14 @@ class SQLiteTransaction(SQLiteReader, LockStatements):
     def announce(self, announcements: Iterable[Announcement]) -> list[Stored]:
         return self._events.log.announce(self._tx, announcements)
 
+    def number(self, event_id: str) -> int:
+        return self._events.log.number(self._tx, event_id)
+
+    def keep_reply(self, reply: KeptReply) -> bool:
+        return self._replies.add(self._tx, *reply)
+
     def holds(self, claim: Claim) -> bool:
-        return self._events.claims.check(self._tx, claim, self.now)
+        return self._events.claims.check(self._tx, claim)
 
 
 def _chunks(keys: Sequence[ObjectKey]) -> Iterator[list[ObjectKey]]:

@@ -1,5 +1,5 @@
 -- name: lock
-SELECT pg_advisory_xact_lock(%s);
+SELECT pg_advisory_xact_lock(:key);
 
 -- name: has_layout
 SELECT to_regclass('ontologia.ontologia_layout') IS NOT NULL,
@@ -19,7 +19,7 @@ SELECT source FROM ontologia.ontologia_copy;
 -- only.
 WITH before AS (DELETE FROM ontologia.ontologia_layout RETURNING store_id)
 INSERT INTO ontologia.ontologia_layout(version, store_id)
-SELECT %s, COALESCE(MAX(store_id), replace(gen_random_uuid()::text, '-', '')) FROM before;
+SELECT :version, COALESCE(MAX(store_id), replace(gen_random_uuid()::text, '-', '')) FROM before;
 
 -- name: schema
 -- Text is compared byte by byte (COLLATE "C"): the order of times as text is the order of time,
@@ -300,6 +300,20 @@ CREATE TABLE IF NOT EXISTS ontologia.dead_letters (
 CREATE INDEX IF NOT EXISTS idx_dead_letters_namespace_failed
     ON ontologia.dead_letters(namespace, failed_at DESC);
 
+-- name: archives
+-- Where finished events of a namespace were moved to, and from before which time.
+CREATE TABLE IF NOT EXISTS ontologia.archives (
+    namespace text COLLATE "C" NOT NULL,
+    uri text COLLATE "C" NOT NULL,
+    archived_before text COLLATE "C" NOT NULL,
+    PRIMARY KEY (namespace, uri)
+);
+-- Events that came back from an archive, which are retained for as long again.
+CREATE TABLE IF NOT EXISTS ontologia.restored (
+    event_id text COLLATE "C" PRIMARY KEY,
+    restored_at text COLLATE "C" NOT NULL
+);
+
 -- name: replies
 -- What was answered to a request that came with a key of its own, for when it comes again.
 CREATE TABLE IF NOT EXISTS ontologia.replies (
@@ -311,6 +325,26 @@ CREATE TABLE IF NOT EXISTS ontologia.replies (
     PRIMARY KEY (namespace, key)
 );
 CREATE INDEX IF NOT EXISTS idx_replies_created ON ontologia.replies(namespace, created_at);
+
+-- name: intakes
+-- How far each intake has read its source: the next position of each part, and how many messages
+-- were behind it then.
+CREATE TABLE IF NOT EXISTS ontologia.intakes (
+    namespace text COLLATE "C" NOT NULL,
+    source text COLLATE "C" NOT NULL,
+    part text COLLATE "C" NOT NULL,
+    position bigint NOT NULL,
+    behind bigint NOT NULL,
+    updated_at text COLLATE "C" NOT NULL,
+    PRIMARY KEY (namespace, source, part)
+);
+-- What it has read of a source that has no positions, while the source has it.
+CREATE TABLE IF NOT EXISTS ontologia.intake_messages (
+    namespace text COLLATE "C" NOT NULL,
+    source text COLLATE "C" NOT NULL,
+    name text COLLATE "C" NOT NULL,
+    PRIMARY KEY (namespace, source, name)
+);
 
 -- name: event_journal
 -- The events as a bus of extensions sees them: a view, no second queue. Of several buses the claim

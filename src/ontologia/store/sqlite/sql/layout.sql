@@ -258,6 +258,20 @@ CREATE TABLE IF NOT EXISTS dead_letters (
 CREATE INDEX IF NOT EXISTS idx_dead_letters_namespace_failed
     ON dead_letters(namespace, failed_at DESC);
 
+-- name: archives
+-- Where finished events of a namespace were moved to, and from before which time.
+CREATE TABLE IF NOT EXISTS archives (
+    namespace TEXT NOT NULL,
+    uri TEXT NOT NULL,
+    archived_before TEXT NOT NULL,
+    PRIMARY KEY (namespace, uri)
+) WITHOUT ROWID;
+-- Events that came back from an archive, which are retained for as long again.
+CREATE TABLE IF NOT EXISTS restored (
+    event_id TEXT NOT NULL PRIMARY KEY,
+    restored_at TEXT NOT NULL
+) WITHOUT ROWID;
+
 -- name: replies
 -- What was answered to a request that came with a key of its own, for when it comes again.
 CREATE TABLE IF NOT EXISTS replies (
@@ -269,6 +283,26 @@ CREATE TABLE IF NOT EXISTS replies (
     PRIMARY KEY (namespace, key)
 );
 CREATE INDEX IF NOT EXISTS idx_replies_created ON replies(namespace, created_at);
+
+-- name: intakes
+-- How far each intake has read its source: the next position of each part, and how many messages
+-- were behind it then.
+CREATE TABLE IF NOT EXISTS intakes (
+    namespace TEXT NOT NULL,
+    source TEXT NOT NULL,
+    part TEXT NOT NULL,
+    position INTEGER NOT NULL,
+    behind INTEGER NOT NULL,
+    updated_at TEXT NOT NULL,
+    PRIMARY KEY (namespace, source, part)
+) WITHOUT ROWID;
+-- What it has read of a source that has no positions, while the source has it.
+CREATE TABLE IF NOT EXISTS intake_messages (
+    namespace TEXT NOT NULL,
+    source TEXT NOT NULL,
+    name TEXT NOT NULL,
+    PRIMARY KEY (namespace, source, name)
+) WITHOUT ROWID;
 
 -- name: event_journal
 -- The events as a bus of extensions sees them: a view, no second queue. Of several buses the claim

@@ -1,12 +1,3 @@
--- name: register_session
-INSERT INTO sessions(session_id, namespace, started_at, last_heartbeat, metadata)
-VALUES (:session_id, :namespace, :now, :now, :metadata)
-    ON CONFLICT DO UPDATE SET namespace = excluded.namespace, metadata = excluded.metadata,
-                              last_heartbeat = excluded.last_heartbeat;
-
 -- name: end_session
 UPDATE sessions SET last_heartbeat = :now, metadata = json_set(metadata, '$.stopped_at', :now)
  WHERE session_id = :session_id;
-
--- name: heartbeat
-UPDATE sessions SET last_heartbeat = :now WHERE session_id = :session_id;

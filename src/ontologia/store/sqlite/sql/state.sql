@@ -1,7 +1,3 @@
--- name: head
--- AUTOINCREMENT never reuses a number, so the greatest is the last.
-SELECT MAX(id) FROM commits;
-
 -- name: current_entities
 -- The current version of the entities whose keys are in the JSON list :keys. CROSS JOIN keeps
 -- the order of the tables: the planner would otherwise look through the list for every entity.
@@ -12,11 +8,12 @@ SELECT k.value, json(e.fields), e.schema_version_id, e.commit_id
 -- name: current_entity
 -- The same for one entity: a seek, without making a table of a list.
 SELECT json(fields), schema_version_id, commit_id FROM entity_latest
- WHERE entity_type = ? AND entity_key = ?;
+ WHERE entity_type = :type AND entity_key = :key;
 
 -- name: current_relation
 SELECT json(fields), schema_version_id, commit_id FROM relation_latest
- WHERE relation_type = ? AND left_key = ? AND right_key = ? AND instance_key = ?;
+ WHERE relation_type = :type AND left_key = :left AND right_key = :right
+   AND instance_key = :instance;
 
 -- name: current_relations
 -- The same for relations; each element of :keys is a list of left, right and instance key.
@@ -29,38 +26,31 @@ SELECT r.left_key, r.right_key, r.instance_key, json(r.fields), r.schema_version
 -- name: get_entity
 -- The point read: the current version of one entity, one seek in the primary key.
 SELECT entity_key, json(fields), commit_id, schema_version_id, 0
-  FROM entity_latest WHERE entity_type = ? AND entity_key = ?;
-
--- name: get_entity_at
--- The same as of a commit, one seek in the lookup index. The caller looks for a tombstone. Old
--- files may have two rows of a key in one commit: the last one counts.
-SELECT entity_key, fields_json, commit_id, schema_version_id, 0
-  FROM entity_history WHERE entity_type = ? AND entity_key = ? AND commit_id <= ?
- ORDER BY commit_id DESC, id DESC LIMIT 1;
+  FROM entity_latest WHERE entity_type = :type AND entity_key = :key;
 
 -- name: insert_commit
 INSERT INTO commits(created_at, metadata_json) VALUES (:created_at, :metadata_json);
 
 -- name: insert_entity_version
 INSERT INTO entity_history(entity_type, entity_key, fields_json, commit_id, schema_version_id)
-VALUES (?, ?, ?, ?, ?);
+VALUES (:type, :key, :fields, :commit_id, :version);
 
 -- name: insert_relation_version
 INSERT INTO relation_history(relation_type, left_key, right_key, instance_key, fields_json,
                              commit_id, schema_version_id)
-VALUES (?, ?, ?, ?, ?, ?, ?);
+VALUES (:type, :left, :right, :instance, :fields, :commit_id, :version);
 
 -- name: set_latest_entity
 -- For a few rows: the fields are at hand, so they are not read again.
 INSERT INTO entity_latest(entity_type, entity_key, fields, commit_id, schema_version_id)
-VALUES (?, ?, jsonb(?), ?, ?)
+VALUES (:type, :key, jsonb(:fields), :commit_id, :version)
     ON CONFLICT DO UPDATE SET commit_id = excluded.commit_id, fields = excluded.fields,
                               schema_version_id = excluded.schema_version_id;
 
 -- name: set_latest_relation
 INSERT INTO relation_latest(relation_type, left_key, right_key, instance_key, fields, commit_id,
                             schema_version_id)
-VALUES (?, ?, ?, ?, jsonb(?), ?, ?)
+VALUES (:type, :left, :right, :instance, jsonb(:fields), :commit_id, :version)
     ON CONFLICT DO UPDATE SET commit_id = excluded.commit_id, fields = excluded.fields,
                               schema_version_id = excluded.schema_version_id;
 
@@ -92,19 +82,7 @@ DELETE FROM relation_latest WHERE (relation_type, left_key, right_key, instance_
     SELECT relation_type, left_key, right_key, instance_key FROM relation_history
      WHERE commit_id = :commit_id AND fields_json = 'null');
 
--- name: list_commits
-SELECT id, created_at, metadata_json FROM commits WHERE id > :since ORDER BY id DESC LIMIT :limit;
-
--- name: get_commit
-SELECT id, created_at, metadata_json FROM commits WHERE id = :id;
-
--- name: commit_between
--- The last commit with a number from :first to :last, and its time: one seek.
-SELECT id, created_at FROM commits WHERE id BETWEEN :first AND :last ORDER BY id DESC LIMIT 1;
-
 -- name: entity_changes
--- Every entity with a version after :first, up to :last, as it was at both.
--- Costs what changed, not what is stored.
 WITH touched AS (
     SELECT DISTINCT entity_type, entity_key FROM entity_history
      WHERE commit_id > :first AND commit_id <= :last)

@@ -1,0 +1,1 @@
+"""The engine: claims events for consumers, runs them, and writes how each attempt ended."""

@@ -1,0 +1,419 @@
+-- name: namespaces
+-- Sessions that are alive: not ended, and heard of since then. An event without a subscription is
+-- pending only where the namespace has no consumers yet. SUM of whole numbers is numeric on
+-- PostgreSQL; the casts make them whole again.
+SELECT namespace, CAST(SUM(sessions) AS BIGINT), CAST(SUM(pending) AS BIGINT),
+       CAST(SUM(unsubscribed) AS BIGINT), CAST(SUM(dead) AS BIGINT) FROM (
+    SELECT namespace, COUNT(*) FILTER (
+               WHERE last_heartbeat >= :since AND @json(metadata) ->> 'stopped_at' IS NULL
+           ) AS sessions, 0 AS pending, 0 AS unsubscribed, 0 AS dead
+      FROM sessions GROUP BY namespace
+    UNION ALL
+    SELECT namespace, 0, COUNT(*) FILTER (WHERE subscribed),
+           COUNT(*) FILTER (WHERE NOT subscribed), 0 FROM (
+        SELECT e.namespace, EXISTS (SELECT 1 FROM subscriptions s WHERE s.namespace = e.namespace
+                                       AND s.type IN (e.type, '*'))
+               OR NOT EXISTS (SELECT 1 FROM subscriptions s WHERE s.namespace = e.namespace)
+               AS subscribed
+          FROM events e WHERE NOT EXISTS (
+               SELECT 1 FROM event_claims k WHERE k.event_id = e.id
+                  AND (k.ack_at IS NOT NULL OR k.dead_lettered_at IS NOT NULL
+                       OR k.lease_until > :now))) unfinished
+     GROUP BY namespace
+    UNION ALL
+    SELECT namespace, 0, 0, 0, 0 FROM events GROUP BY namespace
+    UNION ALL
+    SELECT namespace, 0, 0, 0, COUNT(*) FROM dead_letters GROUP BY namespace) counted
+ GROUP BY namespace ORDER BY namespace;
+
+-- name: has_anything
+-- A row if a namespace has events, consumers or dead letters.
+SELECT 1 WHERE EXISTS (SELECT 1 FROM events WHERE namespace = :namespace)
+            OR EXISTS (SELECT 1 FROM consumers WHERE namespace = :namespace)
+            OR EXISTS (SELECT 1 FROM dead_letters WHERE namespace = :namespace);
+
+-- name: busy_namespaces
+-- The first namespaces that have events, one seek each.
+WITH RECURSIVE n(namespace) AS (
+    SELECT MIN(namespace) FROM events
+    UNION ALL
+    SELECT (SELECT MIN(e.namespace) FROM events e WHERE e.namespace > n.namespace)
+      FROM n WHERE n.namespace IS NOT NULL)
+SELECT namespace FROM n WHERE namespace IS NOT NULL LIMIT :most;
+
+-- name: list_sessions
+SELECT session_id, namespace, started_at, last_heartbeat, metadata FROM sessions
+ WHERE namespace = :namespace ORDER BY started_at DESC, session_id;
+
+-- name: event_types
+-- The types of a namespace, one seek each.
+WITH RECURSIVE t(type) AS (
+    SELECT MIN(type) FROM events WHERE namespace = :namespace
+    UNION ALL
+    SELECT (SELECT MIN(e.type) FROM events e WHERE e.namespace = :namespace AND e.type > t.type)
+      FROM t WHERE t.type IS NOT NULL)
+SELECT type FROM t WHERE type IS NOT NULL;
+
+-- name: list_events
+-- The next events of one type and priority, in the order of the index.
+SELECT id, type, created_at, priority FROM events
+ WHERE namespace = :namespace AND type = :type AND priority = :priority
+   AND (created_at, id) > (:after, :after_id)
+ ORDER BY created_at, id LIMIT :limit;
+
+-- name: list_events_back
+-- The same from the newest on.
+SELECT id, type, created_at, priority FROM events
+ WHERE namespace = :namespace AND type = :type AND priority = :priority
+   AND (created_at, id) < (:after, :after_id)
+ ORDER BY created_at DESC, id DESC LIMIT :limit;
+
+-- name: claims_of
+SELECT event_id, handler_id, session_id, attempts, last_error, claimed_at, started_at,
+       lease_until, available_at, ack_at, dead_lettered_at, read_commit, lease_token, conflicts
+  FROM event_claims WHERE event_id IN @texts(:ids)
+ ORDER BY event_id, handler_id;
+
+-- name: attempts_of
+SELECT handler_id, attempt, started_at, ended_at, read_commit, outcome, error, traceback
+  FROM attempts WHERE event_id = :id ORDER BY handler_id, attempt;
+
+-- name: list_dead_letters
+SELECT event_id, event_type, handler_id, attempts, last_error, failed_at FROM dead_letters
+ WHERE namespace = :namespace ORDER BY failed_at DESC, id DESC LIMIT :limit;
+
+-- name: select_dead_letters
+-- A portion of the dead letters that are asked for, the newest first; NULLs ask for any.
+SELECT id, event_id, event_type, handler_id, attempts, last_error, failed_at FROM dead_letters
+ WHERE namespace = :namespace AND failed_at >= :since AND (failed_at, id) < (:before, :before_id)
+   AND (CAST(:event_id AS TEXT) IS NULL OR event_id = :event_id)
+   AND (CAST(:handler AS TEXT) IS NULL OR handler_id = :handler)
+   AND (CAST(:type AS TEXT) IS NULL OR event_type = :type)
+   AND (CAST(:error AS TEXT) IS NULL OR replace(last_error, :error, '') <> last_error)
+ ORDER BY failed_at DESC, id DESC LIMIT :most;
+
+-- name: retriable
+-- Which of these dead letters have their event still, and a consumer that is subscribed to it. Who
+-- changes them has the dispatch lock: no row of them can change meanwhile.
+SELECT d.id, c.id
+  FROM dead_letters d
+  JOIN event_claims k ON k.event_id = d.event_id AND k.handler_id = d.handler_id
+  JOIN events e ON e.id = d.event_id
+  JOIN consumers c ON c.namespace = d.namespace AND c.name = d.handler_id
+ WHERE d.id IN @numbers(:ids) AND k.dead_lettered_at IS NOT NULL
+   AND EXISTS (SELECT 1 FROM subscriptions s WHERE s.namespace = e.namespace
+                  AND s.type IN (e.type, '*') AND s.consumer_id = c.id);
+
+-- name: lift_attempts
+-- Out of the way first: a number that is still taken cannot be given.
+UPDATE attempts SET attempt = attempt - 1000000000
+ WHERE handler_id = :handler_id AND event_id IN @texts(:ids);
+
+-- name: set_attempts_aside
+-- What was the last attempt is number 0 now, and those before it are negative.
+UPDATE attempts SET attempt = attempt + 1000000000
+       - (SELECT k.attempts FROM event_claims k
+           WHERE k.event_id = attempts.event_id AND k.handler_id = attempts.handler_id)
+ WHERE handler_id = :handler_id AND event_id IN @texts(:ids);
+
+-- name: revive_claims
+-- Buried claims are open again, with no attempt counted; `make_ready` follows. The last error
+-- stays: after a crash the event is run alone.
+UPDATE event_claims
+   SET dead_lettered_at = NULL, attempts = 0, lease_until = :now, available_at = :now,
+       due_at = NULL, lease_token = NULL, read_commit = NULL, started_at = NULL,
+       consumer_id = :consumer_id
+ WHERE handler_id = :handler_id AND event_id IN @texts(:ids);
+
+-- name: delete_dead_letters
+DELETE FROM dead_letters WHERE id IN @numbers(:ids);
+
+-- name: get_deferred
+SELECT id, event_id, topic, @bytes(payload), fire_at, status FROM deferred_events
+ WHERE namespace = :namespace AND id = :id;
+
+-- name: scheduled_events
+-- The next deferred events that wait, the earliest first; a type that is NULL asks for any.
+SELECT id, event_id, topic, @bytes(payload), fire_at, dedup_key, source, created_at
+  FROM deferred_events
+ WHERE status = 'scheduled' AND namespace = :namespace
+   AND (CAST(:type AS TEXT) IS NULL OR topic = :type)
+   AND (fire_at, id) > (:after, :after_id)
+ ORDER BY fire_at, id LIMIT :limit;
+
+-- name: holders_of_key
+-- The events that have a dedup_key, one a type; a type that is NULL asks for any.
+SELECT type, event_id FROM dedup
+ WHERE namespace = :namespace AND key = :key
+   AND (CAST(:type AS TEXT) IS NULL OR type = :type) ORDER BY type;
+
+-- name: find_deferred
+-- By the id that the event will have; of those that wait alone, as only they are few.
+SELECT id FROM deferred_events
+ WHERE status = 'scheduled' AND namespace = :namespace AND event_id = :event_id;
+
+-- name: pairs
+-- Who is subscribed to what.
+SELECT s.type, c.name, c.paused_at FROM consumers c
+  JOIN subscriptions s ON s.namespace = c.namespace AND s.consumer_id = c.id
+ WHERE c.namespace = :namespace;
+
+-- name: waiting
+-- What can be claimed, by type and consumer, with the oldest of it.
+SELECT r.type, c.name, COUNT(*), MIN(r.created_at)
+  FROM consumers c @join ready r ON r.consumer_id = c.id
+ WHERE c.namespace = :namespace GROUP BY r.type, c.name;
+
+-- name: arriving
+-- The same for what is not dispatched yet. Who is subscribed to a type and to all gets it once.
+SELECT e.type, c.name, COUNT(DISTINCT e.id), MIN(e.created_at)
+  FROM incoming i @join events e ON e.id = i.event_id
+  JOIN subscriptions s ON s.namespace = e.namespace AND s.type IN (e.type, '*')
+  JOIN consumers c ON c.id = s.consumer_id
+ WHERE e.namespace = :namespace GROUP BY e.type, c.name;
+
+-- name: events_of_type
+SELECT COUNT(*), MIN(created_at) FROM events WHERE namespace = :namespace AND type = :type;
+
+-- name: open_claims
+-- Claims that wait for a time: leased, in backoff, and those whose time has come; of these the
+-- attempts that began and did not end while they had their lease.
+SELECT e.type, c.name, COUNT(*) FILTER (WHERE k.lease_until > :now),
+       COUNT(*) FILTER (WHERE k.lease_until <= :now AND k.due_at > :now),
+       COUNT(*) FILTER (WHERE k.due_at <= :now),
+       COUNT(*) FILTER (WHERE k.due_at <= :now AND k.read_commit IS NOT NULL
+                          AND k.lease_token IS NOT NULL),
+       MIN(e.created_at) FILTER (WHERE k.due_at <= :now)
+  FROM consumers c
+ @join event_claims k ON k.consumer_id = c.id AND k.due_at IS NOT NULL
+ @join events e ON e.id = k.event_id
+ WHERE c.namespace = :namespace GROUP BY e.type, c.name;
+
+-- name: failures_since
+SELECT e.type, a.handler_id, COUNT(*) FROM attempts a @join events e ON e.id = a.event_id
+ WHERE a.ended_at >= :since AND e.namespace = :namespace GROUP BY e.type, a.handler_id;
+
+-- name: deaths_since
+SELECT event_type, handler_id, COUNT(*) FROM dead_letters
+ WHERE namespace = :namespace AND failed_at >= :since GROUP BY event_type, handler_id;
+
+-- name: came_since
+-- How many events of one type and priority came; of them, how many each consumer has done, and its
+-- conflicts.
+SELECT CAST(NULL AS TEXT), COUNT(*), 0 FROM events
+ WHERE namespace = :namespace AND type = :type AND priority = :priority AND created_at >= :since
+UNION ALL
+SELECT k.handler_id, COUNT(k.ack_at), CAST(SUM(k.conflicts) AS BIGINT)
+  FROM events e @join event_claims k ON k.event_id = e.id
+ WHERE e.namespace = :namespace AND e.type = :type AND e.priority = :priority
+   AND e.created_at >= :since
+ GROUP BY k.handler_id;
+
+-- name: last_number
+SELECT COALESCE(MAX(seq), 0) FROM events;
+
+-- name: events_after
+-- What was written after a number, in all namespaces: what is missing is still being written.
+SELECT seq, namespace, id, type, created_at FROM events WHERE seq > :after ORDER BY seq LIMIT :most;
+
+-- name: events_numbered
+SELECT seq, namespace, id, type, created_at FROM events
+ WHERE seq IN @numbers(:numbers) ORDER BY seq;
+
+-- name: at_hand
+-- What a consumer is about to get, and what it has.
+SELECT event_id, type FROM (
+    SELECT event_id, type FROM ready WHERE consumer_id = :consumer_id
+     ORDER BY priority DESC, created_at, event_id LIMIT :most) soon
+UNION
+SELECT event_id, type FROM (
+    SELECT k.event_id, e.type FROM event_claims k @join events e ON e.id = k.event_id
+     WHERE k.consumer_id = :consumer_id AND k.due_at IS NOT NULL ORDER BY k.due_at LIMIT :most) now;
+
+-- name: next_arriving
+-- What is dispatched next, as far as it is of this namespace.
+SELECT e.id, e.type FROM (SELECT event_id FROM incoming ORDER BY seq LIMIT :most) i
+ @join events e ON e.id = i.event_id WHERE e.namespace = :namespace;
+
+-- name: consumers_in
+SELECT id FROM consumers WHERE namespace = :namespace;
+
+-- name: list_consumers
+-- Name, when it was seen, since when it is paused, what is ready, leased and in backoff, and its
+-- types as a JSON list.
+@own;
+
+-- name: holders
+-- The live sessions that said they run a consumer, and those that hold claims of it. A lease that
+-- a dead session left behind holds nothing.
+@own;
+
+-- name: forget_ready
+DELETE FROM ready WHERE consumer_id = :consumer_id;
+
+-- name: forget_attempts
+-- Of what it did not finish: if it comes back, it begins anew.
+DELETE FROM attempts WHERE (event_id, handler_id) IN (
+    SELECT event_id, handler_id FROM event_claims WHERE consumer_id = :consumer_id
+       AND ack_at IS NULL AND dead_lettered_at IS NULL);
+
+-- name: forget_waiting
+-- What it did not finish; what it did stays, as the record of it.
+DELETE FROM event_claims WHERE consumer_id = :consumer_id
+   AND ack_at IS NULL AND dead_lettered_at IS NULL;
+
+-- name: forget_subscriptions
+@own;
+
+-- name: forget_consumer
+DELETE FROM consumers WHERE id = :consumer_id;
+
+-- name: about
+-- The database and its version, the layout, the size in bytes, and the server's settings on which
+-- durability rests.
+@own;
+
+-- name: list_types
+-- The current version of every type; one that was dropped has the schema null.
+SELECT v.type_kind, v.type_name, v.schema_version_id, v.schema_json, v.schema_hash
+  FROM schema_versions v
+ WHERE v.schema_version_id = (SELECT MAX(n.schema_version_id) FROM schema_versions n
+                               WHERE n.type_kind = v.type_kind AND n.type_name = v.type_name)
+   AND v.schema_json <> 'null'
+ ORDER BY v.type_kind, v.type_name;
+
+-- name: type_history
+-- A session's id may be followed by the number of its thread.
+SELECT v.schema_version_id, v.schema_json, v.created_at, v.runtime_id, v.reason, s.metadata
+  FROM schema_versions v
+  LEFT JOIN sessions s ON s.session_id = substr(v.runtime_id, 1, 36)
+ WHERE v.type_kind = :kind AND v.type_name = :name ORDER BY v.schema_version_id;
+
+-- name: count_entities
+SELECT entity_type, COUNT(*) FROM entity_latest GROUP BY entity_type;
+
+-- name: count_relations
+SELECT relation_type, COUNT(*) FROM relation_latest GROUP BY relation_type;
+
+-- name: count_entities_at
+SELECT h.entity_type, COUNT(*) FROM entity_history h
+ WHERE h.commit_id <= :as_of AND h.fields_json <> 'null'
+   AND h.id = (SELECT n.id FROM entity_history n
+                WHERE n.entity_type = h.entity_type AND n.entity_key = h.entity_key
+                  AND n.commit_id <= :as_of ORDER BY n.commit_id DESC, n.id DESC LIMIT 1)
+ GROUP BY h.entity_type;
+
+-- name: count_relations_at
+SELECT h.relation_type, COUNT(*) FROM relation_history h
+ WHERE h.commit_id <= :as_of AND h.fields_json <> 'null'
+   AND h.id = (SELECT n.id FROM relation_history n
+                WHERE n.relation_type = h.relation_type AND n.left_key = h.left_key
+                  AND n.right_key = h.right_key AND n.instance_key = h.instance_key
+                  AND n.commit_id <= :as_of ORDER BY n.commit_id DESC, n.id DESC LIMIT 1)
+ GROUP BY h.relation_type;
+
+-- name: entity_page
+-- The next entities of a type, in the order of their keys.
+@own;
+
+-- name: relation_page
+@own;
+
+-- name: entity_page_at
+-- The same as of a commit: of every key the last version until then, unless it says "deleted".
+SELECT h.entity_key, h.fields_json, h.schema_version_id FROM entity_history h
+ WHERE h.entity_type = :type AND h.entity_key > :key
+   AND h.commit_id <= :as_of AND h.fields_json <> 'null'
+   AND h.id = (SELECT n.id FROM entity_history n
+                WHERE n.entity_type = h.entity_type AND n.entity_key = h.entity_key
+                  AND n.commit_id <= :as_of ORDER BY n.commit_id DESC, n.id DESC LIMIT 1)
+ ORDER BY h.entity_key LIMIT :most;
+
+-- name: relation_page_at
+SELECT h.left_key, h.right_key, h.instance_key, h.fields_json, h.schema_version_id
+  FROM relation_history h
+ WHERE h.relation_type = :type
+   AND (h.left_key, h.right_key, h.instance_key) > (:left, :right, :instance)
+   AND h.commit_id <= :as_of AND h.fields_json <> 'null'
+   AND h.id = (SELECT n.id FROM relation_history n
+                WHERE n.relation_type = h.relation_type AND n.left_key = h.left_key
+                  AND n.right_key = h.right_key AND n.instance_key = h.instance_key
+                  AND n.commit_id <= :as_of ORDER BY n.commit_id DESC, n.id DESC LIMIT 1)
+ ORDER BY h.left_key, h.right_key, h.instance_key LIMIT :most;
+
+-- name: count_events
+-- All retained events, by the gravest of what their claims say.
+SELECT namespace, status, COUNT(*) FROM (
+    SELECT e.namespace, CASE
+           WHEN EXISTS (SELECT 1 FROM event_claims k WHERE k.event_id = e.id
+                           AND k.dead_lettered_at IS NOT NULL) THEN 'dead_lettered'
+           WHEN EXISTS (SELECT 1 FROM event_claims k WHERE k.event_id = e.id
+                           AND k.ack_at IS NOT NULL) THEN 'acked'
+           WHEN EXISTS (SELECT 1 FROM event_claims k WHERE k.event_id = e.id
+                           AND k.lease_until > :now) THEN 'claimed'
+           WHEN EXISTS (SELECT 1 FROM subscriptions s WHERE s.namespace = e.namespace
+                           AND s.type IN (e.type, '*'))
+             OR NOT EXISTS (SELECT 1 FROM subscriptions s WHERE s.namespace = e.namespace)
+                THEN 'pending'
+           ELSE 'unsubscribed' END AS status
+      FROM events e) AS counted
+ GROUP BY namespace, status;
+
+-- name: entity_versions
+-- What was ever said of one entity, before a commit, the newest first.
+SELECT commit_id, fields_json, schema_version_id FROM entity_history
+ WHERE entity_type = :type AND entity_key = :key AND commit_id < :before
+ ORDER BY commit_id DESC, id DESC LIMIT :most;
+
+-- name: relation_versions
+SELECT commit_id, fields_json, schema_version_id FROM relation_history
+ WHERE relation_type = :type AND left_key = :left AND right_key = :right
+   AND instance_key = :instance AND commit_id < :before
+ ORDER BY commit_id DESC, id DESC LIMIT :most;
+
+-- name: commits_before
+-- The next commits on the way back.
+SELECT id, created_at, metadata_json FROM commits
+ WHERE id < :before AND id > :since ORDER BY id DESC LIMIT :most;
+
+-- name: commits_for
+-- The commits whose metadata names one of these events, oldest first; the caller looks again.
+@own;
+
+-- name: causes_of
+-- An event, the event whose handler announced it, and so on: one seek each.
+WITH RECURSIVE up(id) AS (
+    SELECT id FROM events WHERE id = :id
+    UNION
+    SELECT e.causation_id FROM events e JOIN up ON e.id = up.id WHERE e.causation_id IS NOT NULL)
+SELECT e.id, e.namespace, e.type, @bytes(e.payload), e.created_at, e.priority, e.root_event_id,
+       e.chain_depth, e.source, e.correlation_id, e.causation_id, e.tenant_id, e.dedup_key
+  FROM up @join events e ON e.id = up.id;
+
+-- name: chain_of
+-- The first event of a chain and all that followed from it, oldest first.
+SELECT id, namespace, type, @bytes(payload), created_at, priority, root_event_id,
+       chain_depth, source, correlation_id, causation_id, tenant_id, dedup_key, seq
+  FROM events WHERE id = :root
+UNION ALL
+SELECT id, namespace, type, @bytes(payload), created_at, priority, root_event_id,
+       chain_depth, source, correlation_id, causation_id, tenant_id, dedup_key, seq
+  FROM events WHERE root_event_id = :root AND root_event_id <> id
+ ORDER BY 14;
+
+-- name: attempts_at
+-- The attempts at these events that did not succeed.
+SELECT event_id, handler_id, attempt, started_at, ended_at, read_commit, outcome, error
+  FROM attempts WHERE event_id IN @texts(:ids)
+ ORDER BY event_id, handler_id, attempt;
+
+-- name: ready_for
+-- Who could claim these events and has not yet.
+SELECT e.id, c.name
+  FROM events e
+ @join subscriptions s ON s.namespace = e.namespace AND s.type IN (e.type, '*')
+ @join consumers c ON c.id = s.consumer_id
+ @join ready r ON r.consumer_id = c.id AND r.priority = e.priority
+       AND r.created_at = e.created_at AND r.event_id = e.id
+ WHERE e.id IN @texts(:ids)
+ GROUP BY e.id, c.name ORDER BY e.id, c.name;
