@@ -71,7 +71,7 @@ def test_a_signal_in_the_middle_of_a_batch_ends_the_run_and_hands_the_rest_back(
         process.tell()  # the handler comes to its end, and no other begins
         process.hear("returned")
         code = finish(process)
-        assert process.popen.stderr.read() == ""
+        assert process.errors() == ""
 
     assert code == 0
     assert ask(path, LEFT) == [(10, 0, 0, 0)]
@@ -98,7 +98,7 @@ def test_a_second_signal_ends_at_once_with_the_claims_handed_back(path, first, s
         process.popen.send_signal(first)
         process.popen.send_signal(second)
         code = finish(process)
-        errors = process.popen.stderr.read()
+        errors = process.errors()
 
     assert code == -signal.SIGINT, errors  # Python's end by KeyboardInterrupt
     assert "KeyboardInterrupt" in errors

@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 from pathlib import Path
@@ -64,12 +65,14 @@ class Process:
 
     def __init__(self, program: str, *arguments: object) -> None:
         source = PRELUDE + textwrap.dedent(program)
+        # Not a pipe: a program that logs more than a pipe holds would wait for a reader.
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed by __exit__
         self.popen = subprocess.Popen(
             [sys.executable, "-c", source, *map(str, arguments)],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self._stderr,
             text=True,
         )
         self._watchdog = threading.Timer(PATIENCE, self.popen.kill)
@@ -83,14 +86,15 @@ class Process:
         if self.popen.poll() is None:
             self.popen.kill()
         self.popen.communicate()
+        self._stderr.close()
 
     def hear(self, word: str) -> str:
         """The next line, which must begin with `word`; what follows it."""
         assert self.popen.stdout is not None
         line = self.popen.stdout.readline()
         if line.split(" ", 1)[0].strip() != word:
-            rest, errors = self.popen.communicate(timeout=PATIENCE)
-            raise AssertionError(f"wanted {word!r}, heard {line!r}{rest!r}\n{errors}")
+            rest, _ = self.popen.communicate(timeout=PATIENCE)
+            raise AssertionError(f"wanted {word!r}, heard {line!r}{rest!r}\n{self.errors()}")
         return line[len(word) :].strip()
 
     def tell(self, line: str = "go") -> None:
@@ -101,9 +105,14 @@ class Process:
     def report(self) -> Any:
         """What the program reports at its end."""
         result = json.loads(self.hear("report"))
-        _, errors = self.popen.communicate(timeout=PATIENCE)
-        assert self.popen.returncode == 0, errors
+        self.popen.communicate(timeout=PATIENCE)
+        assert self.popen.returncode == 0, self.errors()
         return result
+
+    def errors(self) -> str:
+        """What the program has written to stderr so far."""
+        number = self._stderr.fileno()  # the program's position in it stays where it is
+        return os.pread(number, os.fstat(number).st_size, 0).decode()
 
     def interrupt(self) -> None:
         os.kill(self.popen.pid, signal.SIGINT)

@@ -451,13 +451,13 @@ def lone() -> Iterator[MockKafka]:
 
 
 def test_while_the_broker_is_away_the_queue_says_so(lone, monkeypatch, clock):
-    monkeypatch.setattr("ontologia.queues.kafka_client.ASK_SECONDS", 0.3)
     provider = OnKafka(lone.servers, clock)
     lone.make_topics(provider.topics)
     queue = provider.open(**{"message.timeout.ms": 2000})
     fill(queue, 1)
     [delivery] = take(queue)
     lone.kill()
+    monkeypatch.setattr("ontologia.queues.kafka_client.ASK_SECONDS", 0.3)
 
     with pytest.raises(ConnectionLostError, match="cannot be reached"):
         queue.dequeue(1, 0)
