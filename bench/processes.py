@@ -24,6 +24,7 @@ ROOT = Path(__file__).parents[1]
 """The folder of the clone: a process that runs a module of the benchmark starts here."""
 _LONGEST = 300.0  # seconds until it says something: then it hangs
 _ENDING = 60.0  # the same, until it has ended
+_AGAIN = 0.05  # seconds between two calls of what stops a run
 _LOOK = 0.002  # seconds between two looks whether all is handled
 
 
@@ -166,6 +167,17 @@ def say(value: Any) -> None:
     """What a worker prints: one value, on a line."""
     sys.stdout.buffer.write(orjson.dumps(value) + b"\n")
     sys.stdout.buffer.flush()
+
+
+def stop_on_sigterm(stop: Callable[[], object]) -> None:
+    """Call `stop` on SIGTERM, again and again: the signal may come before what it stops has begun."""
+
+    def insist() -> None:
+        while True:
+            stop()
+            time.sleep(_AGAIN)
+
+    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=insist, daemon=True).start())
 
 
 def begin() -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.orders import Order, OrderPlaced, open_orders, unlimited
-from bench.processes import Worker, begin, say
+from bench.processes import Worker, begin, say, stop_on_sigterm
 from bench.workload import NAP, NOTHING
 from ontologia import HandlerContext, on_event
 from ontologia.store.events.claims import Claims
@@ -61,6 +61,7 @@ def _drain(where: str, *, nap: float = 0) -> None:
     Claims.claim = timed  # type: ignore[method-assign]
     import_module("ontologia.runtime.handler_engine")  # by the first run, and no part of any other
     with open_orders(where, unlimited()) as session:
+        stop_on_sigterm(session.stop)
         begin()
         session.run([count])
     say({"handled": handled, "longest": max(waits), "claims": len(waits) - 1})

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 import psycopg
 import pytest
 
-from tests.integration.processes import ROOT
+from tests.integration.processes import PATIENCE, ROOT
 from tests.servers import own_server
 
 TINY = """
@@ -213,3 +213,30 @@ def test_what_is_not_there_is_refused_before_anything_is_measured(words, said):
 
     assert said in " ".join(done.stderr.split())
     assert "round 1" not in done.stderr
+
+
+def test_a_worker_that_is_stopped_before_its_run_begins_reports(tmp_path):
+    """It gets SIGTERM between its first word and the moment its run handles signals."""
+    where = str(tmp_path / "orders.db")
+    program = f"""
+import signal
+from ontologia.runtime.session import Session
+from bench import orders
+from bench.beside import worker
+
+orders.make_orders({where!r})
+run = Session.run
+
+def late(self, *words, **options):
+    signal.raise_signal(signal.SIGTERM)
+    return run(self, *words, **options)
+
+Session.run = late
+worker._work(worker.queue("ontologia"), {where!r}, "nothing")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        input="go\n", cwd=ROOT, capture_output=True, text=True, check=True, timeout=PATIENCE,
+    )  # fmt: skip
+
+    assert [json.loads(line) for line in done.stdout.splitlines()][1]["handled"] == 0

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Literal, Protocol
 
-from bench.processes import begin
+from bench.processes import begin, stop_on_sigterm
 from bench.workload import NAP
 
 OURS, BARE = "ontologia", "bare"
@@ -51,9 +51,12 @@ class Handling:
         self.started: list[tuple[str, int]] = []
         self._stopped = False
 
-    def begin(self) -> None:
-        """All is open: wait for the common start. From here on SIGTERM sets `stopped`."""
-        signal.signal(signal.SIGTERM, self._stop)
+    def begin(self, stop: Callable[[], object] | None = None) -> None:
+        """All is open: wait for the common start. From here on SIGTERM sets `stopped`, or calls `stop`."""
+        if stop is None:
+            signal.signal(signal.SIGTERM, self._stop)
+        else:
+            stop_on_sigterm(stop)
         begin()
         threading.Thread(target=_end_with_parent, daemon=True).start()
 

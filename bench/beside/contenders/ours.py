@@ -56,7 +56,7 @@ class Ours(Queue):
             "ontologia.runtime.handler_engine"
         )  # as the others have imported theirs by now
         with open_orders(where, unlimited()) as session:
-            handling.begin()
+            handling.begin(session.stop)
             # Commits of several threads share syncs; a handler that does nothing has nothing to share.
             workers = _WORKERS if handling.kind == "book" else 1
             session.run(handlers(handling), workers=workers)
