@@ -6,12 +6,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TypeVar
 
-from ontologia.clock import SystemClock, from_text
+from ontologia.clock import SystemClock
 from ontologia.delivery.retry import Verdict
 from ontologia.engine.consumer import Consumer, Host
 from ontologia.engine.inbox import Inbox
+from ontologia.engine.maintenance import SCHEDULE_LOOK, Maintenance, Task
 from ontologia.engine.outage import PASSING, Outage
 from ontologia.engine.source import Failure
 from ontologia.errors import ConnectionLostError, OntologiaError, SessionClosedError
@@ -25,8 +25,6 @@ from ontologia.store.waker import Waker
 log = logging.getLogger(__name__)
 _GATHER = 0.02  # seconds an ack may wait for others
 _SLICE = 0.02  # seconds between two looks at a manual clock
-_SCHEDULE_LOOK = 1.0
-R = TypeVar("R")
 
 
 class BucketSource:
@@ -58,14 +56,14 @@ class BucketSource:
         """Held while the engine claims: closing must not come in between."""
         self._closing = threading.Lock()
         self._closed = False
-        self._keeper: _Keeper | None = None
+        self._maintenance: Maintenance | None = None
         self._unlisten: Callable[[], None] = lambda: None
 
     # -- the beginning and the end ----------------------------------------------------------------
 
     def open(self, inbox: Inbox, stopped: Callable[[], bool], look: Callable[[], float]) -> None:
         """Register the consumers and the session in the bucket, and look after both."""
-        if self._keeper is not None:
+        if self._maintenance is not None:
             return
         if self._inbox is None:
             self._inbox = inbox
@@ -75,10 +73,15 @@ class BucketSource:
             self._register(consumer)
         self._register_session()
         self._unlisten = self._events.on_wake(self._waker.wake)
-        self._keeper = _Keeper(
-            self, self._host, self._events, self._consumers, inbox, stopped, look
+        # A heartbeat is paid for: three within the time after which a session counts as dead.
+        config = self._host.config
+        beat = max(config.session_heartbeat_interval_ms, config.session_ttl_ms / 3) / 1000
+        self._maintenance = Maintenance(
+            *(self._host, self, self._consumers, inbox, stopped, look),
+            beat_seconds=beat,
+            tasks=[Task("the index", SCHEDULE_LOOK, self._events.index.write)],
         )
-        self._keeper.start()
+        self._maintenance.start()
         self._host.on_close.append(self._session_closes)
 
     def _register(self, consumer: Consumer) -> None:
@@ -98,10 +101,18 @@ class BucketSource:
         self._events.register_session(self._host.session_id, self._host.namespace, metadata)
 
     def beat(self) -> None:
-        """Record that the session, and what it runs, is alive."""
+        """Write that the session, and what it runs, is alive."""
         ids = [row.id for row in list(self._rows.values())]
         self._events.heartbeat(self._host.session_id, ids)
         self._host.store.events.heartbeat(self._host.session_id)
+
+    def renew(self, claims: Sequence[Claim]) -> None:
+        """Extend the leases of these claims. One request each."""
+        self._events.claims.renew(claims)
+
+    def collect(self, stopped: Callable[[], bool]) -> int:
+        """Delete what is finished and past its retention; how many events."""
+        return self._events.collect_events(self._host.namespace, stopped)
 
     def _session_closes(self) -> None:
         """The session is closed under the engine: what runs can write nothing from here on."""
@@ -119,11 +130,11 @@ class BucketSource:
             return self._close(claims, hurry)
 
     def _close(self, claims: Sequence[Claim], hurry: Callable[[], bool]) -> BaseException | None:
-        opened = self._keeper is not None
+        opened = self._maintenance is not None
         if hurry():
             self._events.bucket.hurry()
-        if self._keeper is not None:
-            self._keeper.stop()
+        if self._maintenance is not None:
+            self._maintenance.stop()
             self._host.on_close.remove(self._session_closes)
         self._unlisten()
         fatal: BaseException | None = None
@@ -212,8 +223,8 @@ class BucketSource:
                 self.flush()
             except PASSING as error:
                 log.warning("acks are written later: %s", error.args[0])
-        elif first and self._keeper is not None:
-            self._keeper.nudge()
+        elif first and self._maintenance is not None:
+            self._maintenance.nudge()
 
     def acks_due_in(self) -> float | None:
         """Seconds until acks should be written; None if there are none."""
@@ -317,120 +328,3 @@ class BucketSource:
     def wake(self) -> None:
         """End the wait. Any thread may, and a signal handler."""
         self._waker.wake()
-
-
-class _Keeper:
-    """Beside a run: heartbeats, leases, acks that wait, schedules, timeouts, collection."""
-
-    def __init__(
-        self,
-        source: BucketSource,
-        host: Host,
-        events: S3EventStore,
-        consumers: Sequence[Consumer],
-        inbox: Inbox,
-        stopped: Callable[[], bool],
-        look: Callable[[], float],
-    ) -> None:
-        self._source = source
-        self._host = host
-        self._clock = host.clock
-        self._events = events
-        self._inbox = inbox
-        self._stopped = stopped
-        self._look = look
-        config = host.config
-        shortest = min((each.lease_ms for each in consumers), default=config.event_claim_lease_ms)
-        self._every_ms = shortest / 3
-        # A heartbeat is paid for: three within the time after which a session counts as dead.
-        beat = max(config.session_heartbeat_interval_ms, config.session_ttl_ms / 3) / 1000
-        self._tasks: list[tuple[str, float, Callable[[], object]]] = [
-            ("the heartbeat", beat, source.beat),
-            ("leases", self._every_ms / 1000, self._renew),
-            ("schedules", _SCHEDULE_LOOK, host.scheduler.fire_due),
-            ("the index", _SCHEDULE_LOOK, events.index.write),
-            ("collection", config.event_gc_interval_ms / 1000, self._collect),
-        ]
-        now = self._clock.monotonic()
-        self._next = [now + seconds for _, seconds, _ in self._tasks]
-        self._look_at = 0.0
-        self._collector: threading.Thread | None = None
-        self._stop = threading.Event()
-        self._nudged = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="ontologia-keeper", daemon=True)
-
-    def start(self) -> None:
-        """Begin, with a collection."""
-        self._thread.start()
-        self._collect()
-
-    def stop(self) -> None:
-        """End, after what is being done."""
-        self._stop.set()
-        self._nudged.set()
-        for thread in (self._thread, self._collector):
-            if thread is not None and thread.is_alive():
-                thread.join()
-
-    def nudge(self) -> None:
-        """There is an ack to look after."""
-        self._nudged.set()
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            due = self._source.acks_due_in()
-            if due is not None and due <= 0:
-                self._do("acks", self._source.flush)
-                continue
-            now = self._clock.monotonic()
-            for number, (what, seconds, action) in enumerate(self._tasks):
-                if self._next[number] <= now:
-                    self._next[number] = now + seconds
-                    self._do(what, action)
-            if self._look_at <= time.monotonic():
-                self._look_at = time.monotonic() + (self._do("timeouts", self._look) or 0.0)
-            left = min(min(self._next) - now, self._look_at - time.monotonic())
-            if not isinstance(self._clock, SystemClock):
-                left = min(left, _SLICE)
-            if due is not None:
-                left = min(left, due)
-            self._nudged.wait(max(0.0, left))
-            self._nudged.clear()
-
-    def _do(self, what: str, action: Callable[[], R]) -> R | None:
-        try:
-            return action()
-        except PASSING as error:
-            self._source.outage.wait(error, self._stop.is_set)
-        except Exception as error:  # noqa: BLE001 - it is tried again, and the run meets what stays
-            log.warning("%s could not be written: %s", what, error)
-            self._stop.wait(_SLICE)
-        return None
-
-    def _renew(self) -> None:
-        """Renew each lease when a third of it has passed."""
-        now = self._clock.now()
-        due = [
-            claim
-            for claim in self._inbox.renewable()
-            if claim.lease_until
-            and (from_text(claim.lease_until) - now).total_seconds() * 1000
-            <= claim.lease_ms * 2 / 3 + self._every_ms
-        ]
-        self._events.claims.renew(due)
-
-    def _collect(self) -> None:
-        """Collect in a thread of its own: neither consumers nor heartbeats wait for it."""
-        if self._collector is None or not self._collector.is_alive():
-            self._collector = threading.Thread(
-                target=self._do,
-                args=("collection", self._collect_now),
-                name="ontologia-collect",
-                daemon=True,
-            )
-            self._collector.start()
-
-    def _collect_now(self) -> None:
-        deleted = self._events.collect_events(self._host.namespace, self._stopped)
-        if deleted:
-            log.info("collected %d finished events", deleted)

@@ -6,19 +6,18 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from ontologia.clock import SystemClock, from_text
-from ontologia.engine.acks import Acks
 from ontologia.engine.consumer import Consumer, Host
 from ontologia.engine.inbox import Inbox
 from ontologia.engine.outage import PASSING, Outage
-from ontologia.errors import LockContentionError, OntologiaError
-from ontologia.store.rows import Claim, ConsumerRow
+from ontologia.errors import OntologiaError
+from ontologia.store.rows import Claim
 
 log = logging.getLogger(__name__)
 _SHORTEST_RENEWAL_MS = 10.0
-_SCHEDULE_LOOK = 1.0  # seconds, while consumers are busy; an idle engine waits for the tick itself
+SCHEDULE_LOOK = 1.0  # seconds, while consumers are busy; an idle engine waits for the tick itself
 _SLICE = 0.02  # seconds between two looks at a manual clock
 _IDLE = 0.05
 R = TypeVar("R")
@@ -34,6 +33,32 @@ class Task:
         self.next = 0.0
 
 
+class Maintained(Protocol):
+    """What a source does when it is due."""
+
+    outage: Outage
+
+    def beat(self) -> None:
+        """Write that the session, and what it runs, is alive."""
+        ...
+
+    def renew(self, claims: Sequence[Claim]) -> None:
+        """Extend the leases of these claims."""
+        ...
+
+    def acks_due_in(self) -> float | None:
+        """Seconds until acks should be written; None if there are none."""
+        ...
+
+    def flush(self) -> object:
+        """Write all acks."""
+        ...
+
+    def collect(self, stopped: Callable[[], bool]) -> int:
+        """Delete what is finished and past its retention; how many events."""
+        ...
+
+
 class Maintenance:
     """The tasks of one run, done by a thread of its own when they are due.
 
@@ -44,21 +69,19 @@ class Maintenance:
     def __init__(
         self,
         host: Host,
+        source: Maintained,
         consumers: Sequence[Consumer],
-        rows: dict[str, ConsumerRow],
         inbox: Inbox,
-        acks: Acks,
-        outage: Outage,
         stopped: Callable[[], bool],
         look: Callable[[], float],
+        *,
+        beat_seconds: float | None = None,
+        tasks: Sequence[Task] = (),
     ) -> None:
-        self._host = host
+        """`tasks` are done besides; `beat_seconds` replaces the interval of the settings."""
         self._clock = host.clock
-        self._events = host.store.events
-        self._rows = rows
+        self._source = source
         self._inbox = inbox
-        self._acks = acks
-        self._outage = outage
         self._stopped = stopped
         self._collector: threading.Thread | None = None
         config = host.config
@@ -66,26 +89,23 @@ class Maintenance:
             (each.lease_ms for each in consumers), default=config.event_claim_lease_ms
         )
         self._every_ms = max(_SHORTEST_RENEWAL_MS, shortest_ms / 3)
+        beat = beat_seconds or config.session_heartbeat_interval_ms / 1000
         self._tasks = [
-            Task("the heartbeat", config.session_heartbeat_interval_ms / 1000, self.beat),
+            Task("the heartbeat", beat, source.beat),
             Task("leases", self._every_ms / 1000, self._renew),
-            Task("schedules", _SCHEDULE_LOOK, host.scheduler.fire_due),
+            Task("schedules", SCHEDULE_LOOK, host.scheduler.fire_due),
             Task("collection", config.event_gc_interval_ms / 1000, self._collect),
+            *tasks,
         ]
         self._look = look
         self._look_at = 0.0
         self._stop = threading.Event()
         self._nudged = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ontologia-keeper", daemon=True)
-        acks.nudge = self.nudge
 
     def start(self) -> None:
-        """Write a heartbeat, begin to collect, and go on with both."""
+        """Begin, with a collection; the source has just registered its session."""
         began = self._clock.monotonic()
-        try:
-            self.beat()
-        except PASSING as error:
-            self._outage.note(error)  # the next beat is soon
         for task in self._tasks:
             task.next = began + task.seconds
         self._thread.start()
@@ -108,9 +128,9 @@ class Maintenance:
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            due = self._acks.due_in()
+            due = self._source.acks_due_in()
             if due is not None and due <= 0:
-                self._do("acks", self._acks.flush)
+                self._do("acks", self._source.flush)
                 continue
             now = self._clock.monotonic()
             for task in self._tasks:
@@ -136,7 +156,7 @@ class Maintenance:
         try:
             return action()
         except PASSING as error:
-            self._outage.wait(error, self._stop.is_set)
+            self._source.outage.wait(error, self._stop.is_set)
         except OntologiaError as error:
             log.warning("%s could not be written: %s", what, error)
             self._stop.wait(_IDLE)
@@ -147,32 +167,11 @@ class Maintenance:
 
     # -- tasks ------------------------------------------------------------------------------------
 
-    def beat(self) -> None:
-        """Write that the session, and what it runs, is alive."""
-        ids = [row.id for row in list(self._rows.values())]  # the run adds to it
-        self._events.heartbeat(self._host.session_id, ids)
-        self._outage.over(wrote=True)
-
     def _renew(self) -> None:
-        """Renew each lease when a third of it has passed.
-
-        What does not run yet is renewed together. A running consumer may be committing, and its
-        commit locks its claim and those it acks: its own claim is renewed alone, so that no two
-        transactions wait for each other.
-        """
+        """Renew each lease when a third of it has passed."""
         due = [claim for claim in self._inbox.renewable() if self._is_due(claim)]
-        if waiting := [claim for claim in due if not claim.renewed]:
-            self._events.claims.renew(waiting)
-        busy: LockContentionError | None = None
-        for claim in due:
-            if not claim.renewed:
-                continue
-            try:
-                self._events.claims.renew([claim])
-            except LockContentionError as error:
-                busy = error
-        if busy is not None:
-            raise busy
+        if due:
+            self._source.renew(due)
 
     def _is_due(self, claim: Claim) -> bool:
         """Whether a third of the lease will have passed before the next look."""
@@ -189,7 +188,7 @@ class Maintenance:
 
     def _collect_now(self) -> None:
         try:
-            deleted = self._events.collect_events(self._host.namespace, self._stopped)
+            deleted = self._source.collect(self._stopped)
         except Exception as error:  # noqa: BLE001 - it is tried again, and nothing depends on it
             log.warning("finished events were not collected: %s", error)
         else:

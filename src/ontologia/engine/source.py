@@ -166,13 +166,9 @@ class StoreSource:
             self._host.running.extend(self._consumers)
         self._host.register_session()
         self._register()
-        maintenance = Maintenance(
-            self._host,
-            self._consumers,
-            self._claimer.rows,
-            *(inbox, self.acks, self.outage),
-            *(stopped, look),
-        )
+        self.beat()
+        maintenance = Maintenance(self._host, self, self._consumers, inbox, stopped, look)
+        self.acks.nudge = maintenance.nudge
         maintenance.start()
         self._maintenance = maintenance
         self._host.on_close.append(self._session_closes)
@@ -357,6 +353,41 @@ class StoreSource:
         """Record it in the row of the session."""
         self._host.instance["abandoned_threads"] = threads
         self._host.register_session()
+
+    # -- maintenance ------------------------------------------------------------------------------
+
+    def beat(self) -> None:
+        """Write that the session, and what it runs, is alive."""
+        ids = [row.id for row in list(self._claimer.rows.values())]  # the run adds to it
+        self._events.heartbeat(self._host.session_id, ids)
+        self.outage.over(wrote=True)
+
+    def renew(self, claims: Sequence[Claim]) -> None:
+        """Extend the leases of these claims. Those that do not run take one soft transaction.
+
+        A running consumer may be committing, and its commit locks its claim and those it acks: its
+        own claim is renewed alone, so that no two transactions wait for each other.
+        """
+        if waiting := [claim for claim in claims if not claim.renewed]:
+            self._events.claims.renew(waiting)
+        busy: LockContentionError | None = None
+        for claim in claims:
+            if not claim.renewed:
+                continue
+            try:
+                self._events.claims.renew([claim])
+            except LockContentionError as error:
+                busy = error
+        if busy is not None:
+            raise busy
+
+    def acks_due_in(self) -> float | None:
+        """Seconds until acks should be written; None if there are none."""
+        return self.acks.due_in()
+
+    def collect(self, stopped: Callable[[], bool]) -> int:
+        """Delete what is finished and past its retention; how many events."""
+        return self._events.collect_events(self._host.namespace, stopped)
 
     # -- waiting ----------------------------------------------------------------------------------
 
