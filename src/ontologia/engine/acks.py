@@ -7,10 +7,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from ontologia.forking import in_forked_child
-from ontologia.store.database import AnswerLost
 from ontologia.store.events.leases import NOTHING, Acking, Done, Settled
 from ontologia.store.events.store import EventStore
 from ontologia.store.protocol import Transaction
@@ -169,8 +168,7 @@ class Acks(Posted):
         if error is not None:
             self.nudge()  # it rides no more: a flush writes it
         elif flight is not None:
-            with suppress(AnswerLost):  # what was not acked is delivered again in any case
-                self._tell(flight.settled())
+            self._tell(flight.settled())
 
 
 @contextmanager

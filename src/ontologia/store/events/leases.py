@@ -14,7 +14,7 @@ from ontologia import codec
 from ontologia.clock import Clock, to_text
 from ontologia.delivery.lifecycle import lease_is_valid
 from ontologia.delivery.retry import RetryPolicy, Verdict
-from ontologia.store.database import Database, Tx
+from ontologia.store.database import AnswerLost, Database, Tx
 from ontologia.store.events.burial import Attempt, Burial
 from ontologia.store.events.log import EventLog
 from ontologia.store.rows import Announcement, Claim
@@ -320,8 +320,15 @@ class Acking:
                 self._leases.events.announce(tx, announced)
 
     def settled(self) -> Settled:
-        """What came of it; known when the transaction has ended."""
-        acked = self._acked()
+        """What came of it; known when the transaction has ended.
+
+        If the connection was lost before the answer came, no claim counts as lost: an event that is
+        not acked is delivered again in any case.
+        """
+        try:
+            acked = self._acked()
+        except AnswerLost:
+            return Settled([], self._announced)
         lost = [claim for claim, *_ in self.done if (claim.token, claim.event.id) not in acked]
         return Settled(lost, self._announced)
 
