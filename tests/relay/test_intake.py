@@ -74,6 +74,8 @@ def test_a_message_of_another_program_becomes_an_event(there, place):
         (cloud_event(chaindepth=21), "max_event_chain_depth is 20"),
         (cloud_event(data={"long": "x" * 1_100_000}), "max_payload_bytes"),
         (cloud_event(data={"n": 2**70}), ""),
+        (cloud_event(time="0001-01-01T00:00:00+14:00"), "out of range"),  # before the year 1 in UTC
+        (cloud_event(time="9999-12-31T23:59:59-14:00"), "out of range"),
     ],
 )
 def test_what_is_no_event_is_skipped_and_told(there, s3_uri, body, why, caplog):
@@ -81,8 +83,26 @@ def test_what_is_no_event_is_skipped_and_told(there, s3_uri, body, why, caplog):
 
 
 @pytest.mark.req("NEW-126")
-def test_what_is_no_event_in_a_topic_is_skipped_and_told(there, topic, caplog):
-    check_skipped(there, topic, b"\xff\xfe{", "not JSON", caplog)
+def test_an_object_that_is_too_large_to_be_read_is_skipped_and_told(
+    there, s3_uri, caplog, monkeypatch
+):
+    monkeypatch.setattr("ontologia.store.s3.bucket.LARGEST", 2_000)
+
+    check_skipped(
+        there, s3_uri, cloud_event(data={"n": "x" * 2_000}), "at most 2000 are read", caplog
+    )
+
+
+@pytest.mark.req("NEW-126")
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"\xff\xfe{", "not JSON"),
+        (cloud_event(time="0001-01-01T00:00:00+14:00"), "out of range"),
+    ],
+)
+def test_what_is_no_event_in_a_topic_is_skipped_and_told(there, topic, body, why, caplog):
+    check_skipped(there, topic, body, why, caplog)
 
 
 def check_skipped(there, place, body, why, caplog):
@@ -101,7 +121,8 @@ def check_skipped(there, place, body, why, caplog):
         told["place"] in ("partition 0, offset 0", "shop/messages/bad.json")
         or "offset" in told["place"]
     )
-    assert told["content"][:3] == body[:1000].decode(errors="replace")[:3]
+    assert body[:1000].decode(errors="replace").startswith(told["content"])
+    assert bool(told["content"]) != ("are read" in why)  # what is not read is not shown
     assert "is skipped" in caplog.text
     again = Intake(there, place)
     again.run_until_empty()

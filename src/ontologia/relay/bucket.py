@@ -11,9 +11,9 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from ontologia.clock import Clock
-from ontologia.errors import ConnectionLostError, InvalidValueError, OntologiaError
+from ontologia.errors import ConnectionLostError, InvalidValueError
 from ontologia.queues.cloudevents import Message, document_of, read_document
-from ontologia.relay.endpoints import Arrival, Portion, Progress
+from ontologia.relay.endpoints import Arrival, Portion, Progress, problem_of
 
 if TYPE_CHECKING:
     from ontologia.store.s3.bucket import Bucket, Listed
@@ -195,13 +195,16 @@ class BucketSource:
     def _get(self, name: str) -> Arrival | None:
         """A message; None if it was deleted since it was listed."""
         key = f"{self._folder}/{name}"
-        found = self._bucket.get(key)
+        try:
+            found = self._bucket.get(key)
+        except InvalidValueError as error:  # it is too large to be read
+            return Arrival(key, b"", problem=error.args[0])
         if found is None:
             return None
         try:
             return Arrival(key, found.body, read_document(found.body, self._clock.now()))
-        except OntologiaError as error:
-            return Arrival(key, found.body, problem=error.args[0])
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with it, the intake goes on
+            return Arrival(key, found.body, problem=problem_of(error))
 
     def lag(self, progress: Progress) -> int:
         names = (self._name(each.key) for each in self._bucket.listing(self._folder))

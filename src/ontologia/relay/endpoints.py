@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from ontologia.errors import ConfigError, ConfigTypeError
+from ontologia.delivery.retry import describe_error
+from ontologia.errors import ConfigError, ConfigTypeError, OntologiaError
 from ontologia.queues.cloudevents import Message
 from ontologia.runtime.session import core_of
 
@@ -60,6 +61,13 @@ class Arrival:
     message: Message | None = None
     problem: str | None = None
     """What is wrong with it, if it is no event."""
+
+
+def problem_of(error: Exception) -> str:
+    """Why a message cannot be stored, in a sentence, for the error that it gave."""
+    if isinstance(error, OntologiaError):
+        return str(error.args[0])
+    return f"it cannot be read: {describe_error(error)}"
 
 
 @dataclass(slots=True)

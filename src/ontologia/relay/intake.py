@@ -18,7 +18,7 @@ from ontologia.errors import (
     OntologiaError,
 )
 from ontologia.queues.cloudevents import Message
-from ontologia.relay.endpoints import Arrival, Portion, Progress, Source, open_source
+from ontologia.relay.endpoints import Arrival, Portion, Progress, Source, open_source, problem_of
 from ontologia.relay.relay import intake_mark, origin_of
 from ontologia.runtime.session import core_of
 from ontologia.store.events.intakes import IntakeMoved, Move
@@ -200,8 +200,8 @@ class Intake:
                 try:
                     rows.append(self._row(message))
                     places[message.id] = arrival
-                except (ValueError, OntologiaError) as error:
-                    problem = error.args[0]
+                except Exception as error:  # noqa: BLE001 - whatever it is, the intake goes on
+                    problem = problem_of(error)
             if problem is not None:
                 refusals.append(self._refusal(arrival, problem))
         moves = {
