@@ -41,7 +41,8 @@ def put(place: str, name: str, body: bytes, headers: dict[str, str] | None = Non
     servers, _, topic = place.removeprefix("kafka://").partition("/")
     producer = Producer({"bootstrap.servers": servers, "log_level": 2})
     given = {"content-type": "application/cloudevents+json"} | (headers or {})
-    producer.produce(topic, body, headers=[(k, v.encode()) for k, v in given.items()])
+    # One key is one partition: they are read in this order.
+    producer.produce(topic, body, "key", headers=[(k, v.encode()) for k, v in given.items()])
     producer.flush(30)
 
 
@@ -127,6 +128,49 @@ def check_skipped(there, place, body, why, caplog):
     again = Intake(there, place)
     again.run_until_empty()
     assert (again.stored, again.refused) == (0, 0)
+
+
+@pytest.mark.req("NEW-126")
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        ({"type": "barrel.billed"}, "an event of type barrel.seen with this id"),
+        ({"data": {"n": 2}}, "an event of type barrel.seen with this id and another payload"),
+    ],
+)
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_message_with_the_id_of_another_event_is_skipped_and_told(
+    there, place, other, why, at_once
+):
+    """CloudEvents have ids that are unique for each source alone."""
+    put(place, "1", cloud_event())
+    if not at_once:
+        Intake(there, place).run_until_empty()
+    put(place, "2", cloud_event(source="/billing", **other))
+
+    intake = Intake(there, place)
+    intake.run_until_empty()
+
+    assert (intake.stored, intake.known, intake.refused) == (int(at_once), 0, 1)
+    [row] = stored(there, "barrel.seen")
+    assert codec.decode(row.payload) == {"n": 1}
+    [told] = [codec.decode(row.payload) for row in stored(there, REFUSED)]
+    assert why in told["reason"]
+    assert "/billing" in told["content"]
+
+
+@pytest.mark.req("NEW-122")
+def test_the_same_message_again_is_known_however_its_json_is_written(there, place):
+    put(place, "1", cloud_event(data={"a": 1, "b": [1.5, "ü"]}))
+    put(place, "2", cloud_event(data={"b": [1.5, "ü"], "a": 1}))
+    Intake(there, place).run_until_empty()
+    put(place, "3", cloud_event(data={"b": [1.5, "ü"], "a": 1}, time="2026-03-01T12:00:00Z"))
+
+    intake = Intake(there, place)
+    intake.run_until_empty()
+
+    assert (intake.stored, intake.known, intake.refused) == (0, 1, 0)
+    assert len(stored(there)) == 1
 
 
 @pytest.mark.req("NEW-122")

@@ -44,9 +44,9 @@ class Intake:
     neither skips nor doubles one. Several intakes of one source may run; each message is stored by
     one of them.
 
-    A message that is no CloudEvent with a JSON object, or deeper in its chain than
-    max_event_chain_depth, is skipped: the log has an event `intake.refused` then, with the reason,
-    the place and the beginning of the message.
+    A message that is no CloudEvent with a JSON object, that is deeper in its chain than
+    max_event_chain_depth, or that has the id of another event, is skipped: the log has an event
+    `intake.refused` then, with the reason, the place and the beginning of the message.
     """
 
     def __init__(self, session: Session, source: str | Source) -> None:
@@ -188,7 +188,7 @@ class Intake:
     def _store(self, portion: Portion) -> None:
         rows: list[EventRow] = []
         refusals: list[EventRow] = []
-        places: dict[str, Arrival] = {}
+        arrivals: list[Arrival] = []
         home = 0
         for arrival in portion.arrivals:
             message = arrival.message
@@ -199,7 +199,7 @@ class Intake:
                     continue
                 try:
                     rows.append(self._row(message))
-                    places[message.id] = arrival
+                    arrivals.append(arrival)
                 except Exception as error:  # noqa: BLE001 - whatever it is, the intake goes on
                     problem = problem_of(error)
             if problem is not None:
@@ -212,7 +212,7 @@ class Intake:
             self._core.namespace,
             self._source.uri,
             *(moves, rows, refusals, portion.names),
-            lambda row, why: self._refusal(places[row.id], why),
+            lambda index, why: self._refusal(arrivals[index], why),
         )
         self._positions |= {part: move.position for part, move in moves.items()}
         self.stored += outcome.stored

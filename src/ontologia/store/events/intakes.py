@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ontologia import codec
 from ontologia.clock import Clock, to_text
+from ontologia.errors import InvalidValueError
 from ontologia.store.database import Database
 from ontologia.store.events.log import EventLog
 from ontologia.store.rows import EventRow
@@ -109,12 +110,12 @@ class Intakes:
         rows: Sequence[EventRow],
         refusals: Sequence[EventRow],
         names: Sequence[str],
-        refuse: Callable[[EventRow, str], EventRow],
+        refuse: Callable[[int, str], EventRow],
     ) -> Outcome:
         """Store events that are not there yet, and how far the source is read: one transaction.
 
-        `refusals` are stored besides; `refuse` makes one of an event whose id another namespace
-        has, given the reason. IntakeMoved if another intake has moved one of the parts; nothing is
+        `refusals` are stored besides; `refuse` makes one, given the reason, of the row at an index
+        whose id another event has: one of another namespace, type or payload. IntakeMoved if another intake has moved one of the parts; nothing is
         stored then. IntegrityError if one of the events is being stored elsewhere: do it again.
         """
         storing = _Storing(
@@ -143,7 +144,7 @@ class _Storing(Request):
         rows: Sequence[EventRow],
         refusals: Sequence[EventRow],
         names: Sequence[str],
-        refuse: Callable[[EventRow, str], EventRow],
+        refuse: Callable[[int, str], EventRow],
     ) -> None:
         self._sql = sql
         self._log = log
@@ -170,20 +171,48 @@ class _Storing(Request):
             if not tx.tx.run(self._sql["move_intake"], self._place | move):
                 raise IntakeMoved
         ids = codec.encode_checked([row.id for row in self._rows])
-        homes = dict(tx.tx.all(self._sql["namespaces_of_events"], {"ids": ids}))
-        new: dict[str, EventRow] = {}
+        known = {
+            event_id: _Known(*event)
+            for event_id, *event in tx.tx.all(self._sql["events_of_ids"], {"ids": ids})
+        }
+        new: list[EventRow] = []
         refusals = [*self._refusals]
-        for row in self._rows:
-            home = homes.get(row.id)
-            if home is None:
-                new.setdefault(row.id, row)
-            elif home != row.namespace:
-                why = f"namespace {home!r} of this store has an event with this id"
-                refusals.append(self._refuse(row, why))
-        self._log.add(tx.tx, [*new.values(), *refusals])
+        for index, row in enumerate(self._rows):
+            if (event := known.get(row.id)) is None:
+                known[row.id] = _Known(row.namespace, row.type, row.payload)
+                new.append(row)
+            elif (why := event.differs_from(row)) is not None:
+                refusals.append(self._refuse(index, why))
+        self._log.add(tx.tx, [*new, *refusals])
         if self._names:
             place = (self._place["namespace"], self._place["source"])
             tx.tx.many(self._sql["note_name"], [(*place, name) for name in self._names])
         refused = len(refusals)
-        known = len(self._rows) - len(new) - (refused - len(self._refusals))
-        self.outcome = Outcome(len(new), known, refused)
+        same = len(self._rows) - len(new) - (refused - len(self._refusals))
+        self.outcome = Outcome(len(new), same, refused)
+
+
+class _Known(NamedTuple):
+    """An event that the store has under the id of a message."""
+
+    namespace: str
+    type: str
+    payload: str | bytes
+
+    def differs_from(self, row: EventRow) -> str | None:
+        """Why the message is no copy of it; None if it is one."""
+        if self.namespace != row.namespace:
+            return f"namespace {self.namespace!r} of this store has an event with this id"
+        if self.type != row.type:
+            return f"the store has an event of type {self.type} with this id"
+        if _canonical(self.payload) != _canonical(row.payload):
+            return f"the store has an event of type {self.type} with this id and another payload"
+        return None
+
+
+def _canonical(payload: str | bytes) -> str | bytes:
+    """The payload as the codec writes it, if it can be read."""
+    try:
+        return codec.encode(codec.decode(payload))
+    except InvalidValueError:
+        return payload

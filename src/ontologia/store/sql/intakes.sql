@@ -31,5 +31,5 @@ INSERT INTO intake_messages(namespace, source, name) VALUES (:namespace, :source
 DELETE FROM intake_messages
  WHERE namespace = :namespace AND source = :source AND name IN @texts(:names);
 
--- name: namespaces_of_events
-SELECT id, namespace FROM events WHERE id IN @texts(:ids);
+-- name: events_of_ids
+SELECT id, namespace, type, @bytes(payload) FROM events WHERE id IN @texts(:ids);
