@@ -8,6 +8,9 @@ from secrets import token_hex
 import pytest
 
 from ontologia.store.s3.bucket import Bucket
+from tests.s3.conftest import proxy
+
+__all__ = ["proxy"]
 
 
 @pytest.fixture

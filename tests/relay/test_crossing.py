@@ -9,7 +9,16 @@ from ontologia.queues import DomainEvent, StoreEventQueue
 from ontologia.relay import REFUSED, Intake, Relay
 from ontologia.relay import relay as relaying
 from ontologia.runtime.session import core_of
-from tests.relay.world import EMPTIED, FILLED, BarrelEmptied, carry, emit, ids, stored
+from tests.relay.world import (
+    EMPTIED,
+    FILLED,
+    BarrelEmptied,
+    carry,
+    emit,
+    ids,
+    send_without_ack,
+    stored,
+)
 
 
 @pytest.mark.req("NEW-120", "NEW-122")
@@ -80,14 +89,14 @@ def test_only_the_types_that_were_asked_for_are_sent(regions, place):
 def test_a_message_that_comes_twice_is_one_event(regions, place):
     here, there = regions
     sent = emit(here, 1, 2, 3)
-    carry(here, place, there)
+    send_without_ack(here, place)
+    Intake(there, place).run_until_empty()
 
-    relay = Relay(here, place)
-    here.event_store.forget("shop", relay.name)
-    again = carry(here, place, there)  # a new relay sends everything once more
+    again = carry(here, place, there)
 
     assert sorted(ids(there)) == sorted(sent)
-    assert again.stored == 0
+    # A bucket has the same objects as before; a topic has each message twice.
+    assert (again.stored, again.known, again.refused) == (0, 3 if "kafka" in place else 0, 0)
 
 
 @pytest.mark.req("NEW-122")

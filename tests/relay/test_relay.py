@@ -10,9 +10,10 @@ from ontologia.errors import BrokerError, ConfigTypeError, ConsumerBusyError
 from ontologia.relay import Relay
 from ontologia.relay import relay as relaying
 from ontologia.runtime.session import core_of
+from ontologia.store.s3.bucket import Bucket
 from ontologia_conformance.backends import NAMES
 from tests.integration.running import until
-from tests.relay.world import Listing, emit, ids
+from tests.relay.world import Listing, carry, emit, ids, send_without_ack
 
 pytestmark = pytest.mark.each_database
 
@@ -146,6 +147,67 @@ def test_what_the_target_refuses_for_good_is_a_dead_letter(session, target):
     assert "listing will not take it: no" in dead[0]["last_error"]
     assert [each for each in target.sent if each in ids(session)] == [first, third]
     assert (relay.done, relay.failed, relay.lag()) == (3, 1, 0)  # one tells of the dead letter
+
+
+@pytest.mark.req("NEW-124")
+@pytest.mark.parametrize("in_the_way", ["an event", "no event"])
+def test_an_event_whose_id_another_store_has_used_is_a_dead_letter(
+    session, tmp_path, open_session, s3_uri, in_the_way
+):
+    if in_the_way == "an event":
+        other = open_session(uri=f"sqlite:///{tmp_path}/other.db")
+        emit(other, 1, id="order-1")
+        Relay(other, s3_uri).run_until_empty()
+    else:
+        Bucket(s3_uri).put("default/messages/order-1.json", b"[7]")
+    emit(session, 2, id="order-1")
+    emit(session, 3, id="order-2")
+
+    relay = Relay(session, s3_uri)
+    relay.run_until_empty()
+
+    [dead] = session.event_store.list_dead_letters("default")
+    assert dead["event_id"] == "order-1"
+    assert "order-1.json is another event with this id" in dead["last_error"]
+    assert (relay.failed, relay.lag()) == (1, 0)
+    assert {"order-1.json", "order-2.json"} <= {
+        each.key.rpartition("/")[2] for each in Bucket(s3_uri).listing("default/messages")
+    }
+
+
+@pytest.mark.req("NEW-120", "NEW-122")
+def test_an_event_that_the_bucket_has_is_sent_again_without_harm(
+    session, tmp_path, open_session, s3_uri
+):
+    """By the same store, whose relay ended before the ack, and by one that the event came to."""
+    other = open_session(uri=f"sqlite:///{tmp_path}/other.db")
+    emit(session, 1, 2, priority=7)
+    carry(session, f"{s3_uri}/first", other)
+    send_without_ack(session, s3_uri)
+
+    for each in (session, other):
+        again = Relay(each, s3_uri)
+        again.run_until_empty()
+        assert (again.done, again.failed, again.lag()) == (2, 0, 0)
+
+    assert len(list(Bucket(s3_uri).listing("default/messages"))) == 2
+
+
+@pytest.mark.req("NEW-120")
+def test_an_object_that_is_deleted_while_it_is_in_the_way_is_written(session, s3_uri, proxy):
+    """By a lifecycle rule of the bucket."""
+    bucket = Bucket(s3_uri)
+    bucket.put("default/messages/order-1.json", b"[7]")
+    proxy.fail("GET", "order-1.json", first=lambda: bucket.delete("default/messages/order-1.json"))
+    emit(session, 1, id="order-1")
+
+    relay = Relay(session, s3_uri)
+    relay.run_until_empty()
+
+    assert (relay.done, relay.failed) == (1, 0)
+    found = bucket.get("default/messages/order-1.json")
+    assert found is not None
+    assert b'"number":1' in found.body
 
 
 @pytest.mark.req("NEW-120")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from ontologia import Event, Field, Session
-from ontologia.errors import ConnectionLostError
+from ontologia.errors import BrokerError, ConnectionLostError
 from ontologia.relay import Intake, Relay
 from ontologia.runtime.session import core_of
 from ontologia.store.rows import EventRow
@@ -57,6 +59,20 @@ def carry(here: Session, place: str, there: Session, **options: Any) -> Intake:
     intake = Intake(there, place)
     intake.run_until_empty()
     return intake
+
+
+def send_without_ack(here: Session, place: str) -> None:
+    """Send all that a session's namespace has, by a relay that ends before it acks."""
+    relay = Relay(here, place)
+    send = relay._target.send
+
+    def send_and_end(messages: Any, stopped: Any) -> Any:
+        send(messages, stopped)
+        raise BrokerError("the relay ends here")
+
+    relay._target.send = send_and_end  # type: ignore[method-assign]
+    with pytest.raises(BrokerError, match="ends here"):
+        relay.run_until_empty()
 
 
 class Listing:

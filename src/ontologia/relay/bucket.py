@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from ontologia import codec
 from ontologia.clock import Clock
 from ontologia.errors import ConnectionLostError, InvalidValueError
 from ontologia.queues.cloudevents import Message, document_of, read_document
@@ -83,16 +84,41 @@ class BucketTarget:
                 raise ConnectionLostError(f"{self.uri} was left before it had all events")
             key = f"{_folder(message.namespace or '')}/{encoded(message.id)}.json"
             try:
-                # The same event again is the same object: it is there already.
-                self._bucket.create(key, document_of(message))
+                if not self._write(key, message):
+                    refused[at] = (
+                        f"{self.uri}/{key} is another event with this id, maybe of another store; "
+                        "ids must be unique"
+                    )
             except InvalidValueError as error:
                 refused[at] = error.args[0]
         return refused
+
+    def _write(self, key: str, message: Message) -> bool:
+        """Write a message, unless it is there already; whether it is there."""
+        body = document_of(message)
+        while True:
+            done = self._bucket.contend(key, body, None)
+            if done.etag is not None:
+                return True
+            if done.found is not None:
+                return _unsourced(done.found.body) == _unsourced(body)
+            # It was deleted after it was in the way.
 
     def close(self) -> None:
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
             self._pool = None
+
+
+def _unsourced(document: bytes) -> str | None:
+    """A message but for its source: stores that have an event send the same. None if it is no message."""
+    try:
+        found = codec.decode(document)
+        if isinstance(found, dict):
+            return codec.encode({**found, "source": None})
+    except InvalidValueError:
+        pass
+    return None
 
 
 class BucketSource:
