@@ -20,7 +20,7 @@ from tests.faults.workers import Placed
 from tests.s3.proxy import Proxy, Seen
 
 EVENTS = 10
-REQUESTS = 4 * EVENTS  # two to write an event, two to read it back
+REQUESTS = 1 + 4 * EVENTS  # one to look; two to write an event, two to read it back
 NOW = timedelta(0)
 STATEMENTS = {  # while a batch is deleted, and where: a statement, and at which time
     "before": ("INSERT INTO archives", 2),

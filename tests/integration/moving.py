@@ -117,6 +117,9 @@ class Shelf:
     def __init__(self) -> None:
         self._events: dict[tuple[str, str], ArchivedEvent] = {}
 
+    def check(self, namespace: str) -> None:
+        pass
+
     def keep(self, events: Sequence[ArchivedEvent]) -> list[ArchivedEvent]:
         self._events |= {(each.row.namespace, each.row.id): each for each in events}
         return list(events)

@@ -9,15 +9,17 @@ from typing import Any
 
 import pytest
 
-from ontologia import Session
+from ontologia import OntologiaConfig, Session
 from ontologia.clock import from_text
 from ontologia.delivery.lineage import Lineage, child_of
 from ontologia.errors import (
+    ConfigError,
     DatabaseError,
     InvalidValueError,
     NotFoundError,
     StoreOpenError,
 )
+from ontologia.relay import Intake, Relay
 from ontologia.runtime.operator import Operator
 from ontologia.runtime.session import core_of
 from ontologia.store.doctor import examine, repair
@@ -137,7 +139,7 @@ def test_an_event_costs_two_writes_and_two_reads_and_a_follower_one_write_more(
 
     by.archive(s3_uri, AGE)
 
-    assert proxy.kinds() == ["PUT", "PUT", "GET", "GET"]
+    assert proxy.kinds() == ["GET", "PUT", "PUT", "GET", "GET"]  # the first looks for a store
     proxy.seen.clear()
     session.event_store.announce(
         session.event_store.log.row(ParcelPosted(number=2), POST, lineage_of(first))
@@ -145,7 +147,7 @@ def test_an_event_costs_two_writes_and_two_reads_and_a_follower_one_write_more(
     finish(session)
     clock.advance(seconds=MONTH)
     by.archive(s3_uri, AGE)
-    assert sorted(proxy.kinds()) == ["GET"] * 2 + ["PUT"] * 3
+    assert sorted(proxy.kinds()) == ["GET"] * 3 + ["PUT"] * 3
     proxy.seen.clear()
     by.restore(s3_uri)
     assert sorted(proxy.kinds()) == ["GET"] * 4 + ["LIST"]
@@ -289,6 +291,123 @@ def test_the_event_store_in_a_bucket_reads_archived_events(
             }
 
 
+def test_an_event_store_collects_no_archived_events(
+    session: Session,
+    by: Operator,
+    bucket: Bucket,
+    clock: ManualClock,
+    archived: dict[str, dict[str, Any]],
+) -> None:
+    """One that was opened where an archive is, of whose events it would take all for finished."""
+    config = OntologiaConfig(clock=clock)
+    with S3EventStore(bucket.uri, config=config) as store:
+        store.enqueue(ParcelPosted(number=7), POST)
+        clock.advance(seconds=MONTH)
+
+        assert store.collect_events(POST) == 1
+        assert store.cleanup_events(POST, timedelta(0)) == 0
+
+    assert by.restore(bucket.uri) == (len(archived), 0, 0)
+
+
+def test_nothing_is_archived_to_the_place_of_an_event_store(
+    session: Session, by: Operator, bucket: Bucket, clock: ManualClock
+) -> None:
+    """It would be collected there, once it is deleted here."""
+    kept = set(finish(session, 1))
+    clock.advance(seconds=MONTH)
+    with S3EventStore(bucket.uri, config=OntologiaConfig(clock=clock)) as store:
+        assert claim(store) == []  # it has a consumer
+    there = keys(bucket)
+
+    with pytest.raises(ConfigError, match="is an event store") as raised:
+        by.archive(bucket.uri, AGE)
+
+    assert raised.value.hint == "Give the archive a prefix of its own."
+    assert retained(session) == kept
+    assert keys(bucket) == there
+
+
+def test_a_session_archives_nothing_to_its_own_event_store(
+    bucket: Bucket, clock: ManualClock, open_session, tmp_path
+) -> None:
+    bucket.put("made", b"{}")  # the bucket is there then
+    session = open_session(
+        uri=f"sqlite:///{tmp_path}/carried.db", namespace=POST, event_store=bucket.uri
+    )
+
+    with pytest.raises(ConfigError, match="is an event store"):
+        Operator(session, "ada@host").archive(f"{bucket.uri}/", AGE)
+
+
+@pytest.mark.each_database
+def test_of_two_stores_with_one_archive_the_second_keeps_the_events_they_share(
+    session: Session,
+    by: Operator,
+    s3_uri: str,
+    clock: ManualClock,
+    open_session,
+    tmp_path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Each has claims of its own, and one record cannot hold those of both."""
+    [shared] = finish(session, 1)
+    shown = session.event_store.inspect_event(shared)
+    other = open_session(
+        uri=f"sqlite:///{tmp_path}/other.db",
+        namespace=POST,
+        settings={"event_retention_ms": 40 * DAY * 1000},
+    )
+    send_to(other, session, f"{s3_uri}/relay")
+    [own] = finish(other, 2)
+    clock.advance(seconds=MONTH)
+    archive = f"{s3_uri}/archive"
+    assert by.archive(archive, AGE, event_type=POSTED) == (1, 0)
+
+    with caplog.at_level(logging.WARNING):
+        done = Operator(other, "bob@host").archive(archive, AGE, event_type=POSTED)
+
+    assert done == (1, 1)
+    assert f"event {shared} is not archived" in caplog.text
+    assert "each store needs a prefix of its own" in caplog.text
+    assert retained(other) == {shared}
+    assert by.restore(archive, event_id=shared) == (1, 0, 0)
+    found = session.event_store.inspect_event(shared)
+    assert found is not None
+    assert shown is not None
+    assert [each for each in found["claims"] if each["handler_id"] == "ship"] == shown["claims"]
+    assert claim(session.event_store) == []
+    assert Operator(other, "bob@host").restore(archive, event_id=own) == (1, 0, 0)
+
+
+def send_to(there: Session, here: Session, place: str) -> None:
+    """Carry the events of a session's namespace to another store, through a bucket."""
+    Relay(here, place).run_until_empty()
+    Intake(there, place).run_until_empty()
+
+
+@pytest.mark.each_database
+def test_what_became_of_a_restored_event_is_archived_anew(
+    session: Session,
+    by: Operator,
+    bucket: Bucket,
+    clock: ManualClock,
+    archived: dict[str, dict[str, Any]],
+) -> None:
+    dead = list(archived)[1]
+    by.restore(bucket.uri)
+    assert by.retry(Selection(event_id=dead)) == (1, 0)
+    for event in claim(session.event_store):
+        session.event_store.ack("ship", event.id)
+    clock.advance(seconds=41 * DAY)
+
+    assert by.archive(bucket.uri, AGE, event_type=POSTED) == (2, 0)
+
+    [kept] = Archive(bucket.uri).find(POST, [dead])
+    assert kept.claims[0].ack_at is not None
+    assert kept.dead_letters == ()
+
+
 @pytest.mark.each_database
 def test_a_consumer_that_comes_after_an_event_was_written_gets_it(
     session: Session, proxy: Proxy, s3_uri: str, by: Operator, clock: ManualClock
@@ -307,6 +426,7 @@ def test_a_consumer_that_comes_after_an_event_was_written_gets_it(
     assert numbers(claim(event_store, "bill")) == [1]
 
 
+@pytest.mark.each_database
 def test_a_bucket_that_refuses_half_way_loses_nothing_and_the_next_run_goes_on(
     session: Session,
     proxy: Proxy,

@@ -17,7 +17,7 @@ from ontologia.clock import to_text
 from ontologia.errors import InvalidValueError, NotFoundError, OntologiaError
 from ontologia.runtime.session import core_of
 from ontologia.store.events import checks
-from ontologia.store.events.archives import Moved, Restored
+from ontologia.store.events.archives import Moved, Restored, in_event_store
 from ontologia.store.events.operations import PORTION, Selection
 from ontologia.store.open import open_archive
 from ontologia.store.protocol import Transaction
@@ -236,9 +236,11 @@ class Operator:
         deleted here when the archive has read back what it wrote; dead letters stay on the list.
         Broken off, the same call goes on where it stopped. `progress` is told what came of each
         batch. The record is written at the end, or when it is broken off, with the number of those
-        moved by then.
+        moved by then. ConfigError if an event store is there.
         """
         archive = open_archive(to)
+        if self._core.bucket is not None and self._core.bucket.uri == archive.uri:
+            raise in_event_store(archive.uri)
         told = {"to": archive.uri, "before": _text(before)} | _of_type(event_type)
         with self._counting("archive", told, "archived") as counts:
             for batch in self._events.archives.move(

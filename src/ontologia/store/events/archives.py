@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from ontologia import codec
 from ontologia.clock import Clock, to_text
-from ontologia.errors import InvalidValueError, NotFoundError
+from ontologia.errors import ConfigError, InvalidValueError, NotFoundError
 from ontologia.ids import made_at
 from ontologia.store.database import Database, Tx
 from ontologia.store.events.claims import ALL_TYPES
@@ -67,10 +67,15 @@ class Archive(Protocol):
         """Its URI, without secrets."""
         ...
 
+    def check(self, namespace: str) -> None:
+        """ConfigError if an event store has events of this namespace there."""
+        ...
+
     def keep(self, events: Sequence[ArchivedEvent]) -> list[ArchivedEvent]:
         """Write events and read them back; returns those that are there as they were given.
 
-        A warning says why another is not. Idempotent. An event that is there is written anew.
+        A warning says why another is not. Idempotent. What is on record of an event that is there
+        is written anew; an event of another store that has the id is left as it is.
         """
         ...
 
@@ -94,12 +99,21 @@ class Archive(Protocol):
         ...
 
 
+def in_event_store(uri: str) -> ConfigError:
+    """The error for an archive that would be in an event store."""
+    return ConfigError(
+        f"{uri} is an event store, whose collection deletes what is finished; nothing was archived",
+        hint="Give the archive a prefix of its own.",
+    )
+
+
 class Moved(NamedTuple):
     """What came of moving a batch of events."""
 
     moved: int
     left: int
-    """Events that stay because they cannot be kept there, or were not read back as written."""
+    """Events that stay: they cannot be kept there, another store has them there, or they were not
+    read back as written."""
 
 
 class Restored(NamedTuple):
@@ -149,9 +163,10 @@ class Archives:
 
         A consumer not seen for the retention time is not waited for, nor one not seen for the age
         of these events, if that is more; a warning names it. One soft transaction a batch, which
-        begins when the archive has the events.
+        begins when the archive has the events. ConfigError if an event store is there.
         """
         limit = self._retention.limit(before)
+        archive.check(namespace)
         for portion, ids in self._finished(namespace, limit, event_type):
             with self._database.read() as tx:
                 events = self._read(tx, namespace, ids)

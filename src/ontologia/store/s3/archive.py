@@ -4,7 +4,8 @@
     <namespace>/archive/<event id>.json      what the database kept of it besides
     <namespace>/chains/<root id>/<event id>  empty: it followed from that event
 
-The event is written last: while it is missing, the rest counts for nothing.
+The event is written first, and only if there is none of its id, so that one of another store is
+left as it is. While the record is missing, the event counts for nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +19,12 @@ from typing import Any, NamedTuple, TypeVar, get_type_hints
 from ontologia import codec
 from ontologia.clock import from_text, to_text
 from ontologia.errors import InvalidValueError
-from ontologia.store.events.archives import ArchivedAttempt, ArchivedEvent, ArchivedLetter
+from ontologia.store.events.archives import (
+    ArchivedAttempt,
+    ArchivedEvent,
+    ArchivedLetter,
+    in_event_store,
+)
 from ontologia.store.provenance import ClaimRow
 from ontologia.store.rows import EventRow
 from ontologia.store.s3.bucket import Bucket, decoded, encoded
@@ -28,6 +34,9 @@ log = logging.getLogger(__name__)
 _AT_ONCE = 16  # requests
 _LINEAGE = ("source", "correlation_id", "causation_id", "tenant_id", "dedup_key", "occurred_at")
 """What the document has no key for. In metadata, too, but some services and tools drop that."""
+_ANOTHER = (
+    "the event of another store, or another event of this id; each store needs a prefix of its own"
+)
 _ENDINGS = ("_at", "_until")  # of names whose values are times
 T = TypeVar("T")
 R = TypeVar("R")
@@ -44,10 +53,6 @@ class _Written(NamedTuple):
 
 class _Keys(Keys):
     """The keys of one namespace."""
-
-    @property
-    def records(self) -> str:
-        return f"{self.root}/archive"
 
     def record(self, event_id: str) -> str:
         return f"{self.records}/{encoded(event_id)}.json"
@@ -71,6 +76,11 @@ class Archive:
 
     # -- writing ----------------------------------------------------------------------------------
 
+    def check(self, namespace: str) -> None:
+        """See `Archive` of `store.events.archives`. One request."""
+        if self._bucket.get(_Keys(namespace).consumers) is not None:
+            raise in_event_store(self.uri)
+
     def keep(self, events: Sequence[ArchivedEvent]) -> list[ArchivedEvent]:
         """See `Archive` of `store.events.archives`."""
         made = [each for event in events if (each := _made(event)) is not None]
@@ -82,12 +92,15 @@ class Archive:
         keys = _Keys(row.namespace)
         body, metadata, lineage = made.objects
         try:
+            # The same event, of a run that was broken off or restored since, has this very body.
+            if self._bucket.create(keys.event(row.id), body, metadata) is None:
+                _tell_left(row.id, f"{self.uri}/{keys.event(row.id)} is {_ANOTHER}")
+                return None
             self._bucket.put(keys.record(row.id), made.record)
             if lineage is not None:
                 self._bucket.put(keys.lineage(row.id), lineage)
             if row.root_event_id != row.id:
                 self._bucket.put(keys.follower(row.root_event_id, row.id), b"")
-            self._bucket.put(keys.event(row.id), body, metadata)
         except InvalidValueError as error:  # a key that is too long
             _tell_left(row.id, error.args[0])
             return None

@@ -9,6 +9,7 @@
     <namespace>/sessions/<session id>.json
     <namespace>/index/index.json                    the last event of each handler
     <namespace>/index/consumers.json                who subscribes to what
+    <namespace>/archive/<event id>.json             of an archive: the event is never deleted
 
 Names are percent-encoded. A marker's key sorts by priority, time and id, so that one listing has
 what is to be done, in order; its ETag changes when another process should look at the event again.
@@ -101,6 +102,7 @@ class Keys:
         self.claims = f"{self.root}/claims"
         self.dead_letters = f"{self.root}/dead-letters"
         self.sessions = f"{self.root}/sessions"
+        self.records = f"{self.root}/archive"
         self.index = f"{self.root}/index/index.json"
         self.consumers = f"{self.root}/index/consumers.json"
 

@@ -208,7 +208,10 @@ class Operations:
     # -- deleting ---------------------------------------------------------------------------------
 
     def cleanup(self, namespace: str, before: datetime | timedelta) -> int:
-        """Delete events from before a time, finished or not, unless they are leased; how many."""
+        """Delete events from before a time, finished or not; how many.
+
+        Not those that are leased, nor those of an archive.
+        """
         if isinstance(before, timedelta):
             try:
                 before = self._clock.now() - before
@@ -224,8 +227,9 @@ class Operations:
     def collect(self, namespace: str, stop: Callable[[], bool]) -> int:
         """Delete what is past its retention and all consumers have finished, or none has; how many.
 
-        A consumer not seen for that long is not waited for, and a warning names it. Costs listings
-        of all that is retained, and some requests for each event that is old.
+        Not those of an archive under the same prefix. A consumer not seen for that long is not
+        waited for, and a warning names it. Costs listings of all that is retained and, if some are
+        old, of the archive; and some requests for each event that is old.
         """
         keys = Keys(namespace)
         limit = to_text(self._clock.now() - self._retention)
@@ -293,10 +297,16 @@ class Operations:
                     )
 
     def _old(self, keys: Keys, limit: str) -> Iterator[list[EventRow]]:
-        """The events from before an instant, in portions. An id that tells its time is enough."""
+        """The events from before an instant, in portions, but for those of an archive.
+
+        An id that tells its time is enough.
+        """
         latest = to_text(from_text(limit) + _SLACK)
         names = [name_of(each) for each in self._objects.bucket.listing(keys.events)]
         names = [each for each in names if (id_time(each) or "") <= latest]
+        if names:  # an archive under the same prefix has no other copy of its events
+            archived = {name_of(each) for each in self._objects.bucket.listing(keys.records)}
+            names = [each for each in names if each not in archived]
         for first in range(0, len(names), _PORTION):
             some = names[first : first + _PORTION]
             rows = self._objects.each(lambda each: self._objects.get_event(keys, each), some)
