@@ -431,3 +431,54 @@ def test_what_each_step_costs_is_as_the_reference_says(
         cost(lambda: store.claims.release("ship", first, claim=again, final=True, **failing))
         == dead
     )
+
+
+# -- namespaces with an event of one id -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", ["ack", "release", "abandon", "renew", "start"])
+def test_what_is_done_to_a_claim_is_done_in_the_namespace_that_has_it(
+    store: S3EventStore, verb: str
+) -> None:
+    for namespace in (OTHER, POST):  # whichever is listed first
+        event = ParcelPosted(number=1)
+        event.id = "parcel-1"
+        store.enqueue(event, namespace)
+    claim(store, namespace=OTHER, session="s2")
+    store.abandon("ship", "parcel-1")
+    claim(store, namespace=POST)
+    before = {each: shown_claim(store, each) for each in (OTHER, POST)}
+    more = {"lease_ms": 7_000} if verb in ("renew", "start") else {}
+
+    assert getattr(store, verb)("ship", "parcel-1", **more) in (None, True)
+
+    assert shown_claim(store, OTHER) == before[OTHER]
+    assert shown_claim(store, POST) != before[POST]
+    ended = shown_claim(store, POST)["ack_at"] is not None
+    assert ended == (verb == "ack")
+
+
+def test_of_two_claims_of_a_consumer_one_is_ended_by_its_token(store: S3EventStore) -> None:
+    for namespace in (OTHER, POST):
+        event = ParcelPosted(number=1)
+        event.id = "parcel-1"
+        store.enqueue(event, namespace)
+        claim(store, namespace=namespace)
+
+    with pytest.raises(InvalidValueError, match="of each of the namespaces") as raised:
+        store.ack("ship", "parcel-1")
+
+    assert "lease_token=" in (raised.value.hint or "")
+    for namespace in (POST, OTHER):
+        assert shown_claim(store, namespace)["ack_at"] is None
+        token = shown_claim(store, namespace)["lease_token"]
+        store.ack("ship", "parcel-1", lease_token=token)
+        assert shown_claim(store, namespace)["ack_at"] is not None
+
+
+def shown_claim(store: S3EventStore, namespace: str) -> dict[str, Any]:
+    found = store.inspect_event("parcel-1", namespace)
+    assert found is not None
+    [shown] = found["claims"]
+    claimed: dict[str, Any] = shown
+    return claimed

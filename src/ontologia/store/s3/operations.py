@@ -190,11 +190,14 @@ class Operations:
 
     def find(self, event_id: str, namespace: str | None = None) -> EventRow | None:
         """An event by its id. Without a namespace, one request for each that there is."""
+        return next(self.find_all(event_id, namespace), None)
+
+    def find_all(self, event_id: str, namespace: str | None = None) -> Iterator[EventRow]:
+        """The events of this id, which several namespaces may have. One request for each of them."""
         for each in self.namespaces() if namespace is None else [namespace]:
             row = self._objects.get_event(Keys(each), event_id)
             if row is not None:
-                return row
-        return None
+                yield row
 
     def replay(self, namespace: str, event_id: str) -> str | None:
         """Store an event again as a new one; its id, or None if there is no such event."""

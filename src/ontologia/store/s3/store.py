@@ -12,7 +12,7 @@ from typing import Any, NoReturn, Self
 from ontologia.clock import SYSTEM_CLOCK, Clock
 from ontologia.config import OntologiaConfig
 from ontologia.delivery.retry import handler_policy, storable_text
-from ontologia.errors import IntegrityError
+from ontologia.errors import IntegrityError, InvalidValueError
 from ontologia.ids import Ids
 from ontologia.schema.event import Event
 from ontologia.store.database import Tx
@@ -293,10 +293,29 @@ class S3EventStore(Decoding):
     def _held(
         self, handler_id: str, event_id: str, session_id: str | None, token: str | None
     ) -> Claim | None:
-        """The claim, as it is now; None if it is not held, or not theirs."""
-        row = self.operations.find(event_id)
-        if row is None:
-            return None
+        """The claim, as it is now; None if it is not held, or not theirs.
+
+        An id is unique for each namespace alone. InvalidValueError if claims of several are meant.
+        """
+        held: list[Claim] = []
+        for row in self.operations.find_all(event_id):
+            claim = self._held_of(row, handler_id, session_id, token)
+            if claim is not None:
+                held.append(claim)
+                if token is not None:
+                    break
+        if len(held) > 1:
+            namespaces = ", ".join(claim.event.namespace for claim in held)
+            raise InvalidValueError(
+                f"{handler_id} holds an event {event_id} of each of the namespaces {namespaces}; "
+                "nothing was written",
+                hint="Say which by lease_token=, which inspect_event(id, namespace) shows.",
+            )
+        return held[0] if held else None
+
+    def _held_of(
+        self, row: EventRow, handler_id: str, session_id: str | None, token: str | None
+    ) -> Claim | None:
         found: Versioned | None = self.claims.find(row, handler_id)
         if found is None or not found.doc.is_held(
             self.claims.now(), session_id=session_id, token=token
