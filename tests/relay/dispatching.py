@@ -5,6 +5,7 @@ python -m tests.relay.dispatching STORE SERVERS TOPIC FIRST
 
 from __future__ import annotations
 
+import itertools
 import sys
 
 from ontologia import OntologiaConfig, Session
@@ -18,7 +19,7 @@ def main(store: str, servers: str, topic: str, first: int) -> None:
     session = Session(store, "shop", config=config)
     env = Env(session, modules=[application()], queue=KafkaEventQueue(servers, topic))
     shipments = env.models["freight.shipment"]
-    for number in range(first, first + 2_000):
+    for number, _ in zip(itertools.count(first), sys.stdin, strict=False):  # one for each line
         shipments.create({"id": f"s{number}", "reference": "r"})
         if number % 3 == 2:  # this one is taken back, with what it emitted
             try:
