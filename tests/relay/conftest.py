@@ -8,9 +8,10 @@ from secrets import token_hex
 import pytest
 
 from ontologia.store.s3.bucket import Bucket
+from tests.integration.conftest import refuse
 from tests.s3.conftest import proxy
 
-__all__ = ["proxy"]
+__all__ = ["proxy", "refuse"]
 
 
 @pytest.fixture

@@ -267,3 +267,29 @@ def test_the_lag_counts_messages(here, there, place):
     assert {row["source"] for row in listed} == {place}
     assert sum(row["behind"] for row in listed) == 0
     assert sum(row["position"] for row in listed) == 3
+
+
+@pytest.mark.req("NEW-122")
+def test_how_far_a_source_is_read_is_stored_with_the_events_or_not_at_all(there, place, refuse):
+    """The database refuses the events once, and the intake begins again where it was."""
+    for number in range(3):
+        put(place, str(number), cloud_event(id=str(number)))
+    allow = refuse("events", "type = 'barrel.seen'")
+    intake = Intake(there, place)
+    begin, progress = intake._source.open, intake._progress
+    seen = []
+
+    def look_and_begin(given):
+        names = [f"{number}.json" for number in range(3)]
+        seen.append((progress.positions(), progress.known(names), stored(there)))
+        if len(seen) == 2:
+            allow()
+        begin(given)
+
+    intake._source.open = look_and_begin
+    intake.run_until_empty()
+
+    assert seen == [({}, set(), [])] * 2
+    assert sorted(row.id for row in stored(there)) == ["0", "1", "2"]
+    assert sum(progress.positions().values()) == 3
+    assert (intake.stored, intake.known, intake.refused) == (3, 0, 0)
