@@ -392,6 +392,28 @@ def test_a_reader_is_blamed_for_a_long_log_only_while_it_reads(backend, store, f
     assert after == [("info", "wal_size", f"{path}-wal", 1)]
 
 
+@SQLITE
+@pytest.mark.req("NEW-045")
+def test_a_long_log_is_found_through_a_link_to_the_file(backend, store, path, tmp_path):
+    """The log is beside the file, and not beside the link."""
+    link = tmp_path / "links" / "linked.db"
+    link.parent.mkdir()
+    link.symlink_to(path)
+    with Session(str(link)) as session:
+        with core_of(session).store.read() as reader:
+            reader.head()
+            session.ensure(Customer(id="c9", name="Ada"))
+            session.commit()
+            os.truncate(f"{path}-wal", 64 * 2**20 + 1)
+            during = invoke("doctor", "--json", "--datastore-uri", str(link))
+        after = invoke("doctor", "--json", "--datastore-uri", str(link))
+
+    for done, severity in ((during, "warning"), (after, "info")):
+        [finding] = [row for row in map(json.loads, done.stdout.splitlines()) if "check" in row]
+        assert (finding["severity"], finding["check"]) == (severity, "wal_size")
+        assert finding["where"] == f"{path}-wal"
+
+
 def test_a_version_of_sqlite_that_loses_data_is_found():
     assert [each.check for each in version("3.51.2")] == ["sqlite_version"]
     assert list(version("3.51.3")) == []

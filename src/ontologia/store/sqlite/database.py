@@ -147,7 +147,8 @@ class Database:
         """Of the one thread that writes."""
         self._readers: list[apsw.Connection] = []
         self._file = path if self.in_memory else os.path.abspath(path)  # wherever the program goes
-        self._log = ""
+        self.log = ""
+        """The write-ahead log: beside the file that `path` names, also through a link."""
         self._identity: tuple[int, int] | None = None
         self._log_identity: tuple[int, int] | None = None
         self._replaced = False
@@ -156,7 +157,7 @@ class Database:
             self.writer = self._connect(self._busy)
             if not self.in_memory:
                 self.writer.execute(f"PRAGMA journal_size_limit={LONGEST_LOG}")
-                self._log = self.writer.filename_wal  # a link's is beside what it names
+                self.log = self.writer.filename_wal
         if not self.in_memory:
             self._identity = _identity(self._file)
             if self._identity is None:
@@ -404,7 +405,7 @@ class Database:
             return
         self._look_again = time.monotonic() + _LOOK
         with suppress(OSError):  # they cannot be looked at, which says nothing
-            known, log = self._log_identity, _identity(self._log)
+            known, log = self._log_identity, _identity(self.log)
             if known is None:  # a new file has none before the first write
                 self._log_identity = known = log
             self._replaced = _identity(self._file) != self._identity or log != known

@@ -24,10 +24,9 @@ def sql_of(_store: Any) -> Mapping[str, str]:
 def surroundings(store: Any) -> Iterator[Finding]:
     """What is wrong around the tables."""
     yield from version(apsw.sqlite_lib_version())
-    path: str = store.database.path
     if store.database.in_memory:
         return
-    log = f"{path}-wal"
+    log: str = store.database.log
     size = os.path.getsize(log) if os.path.exists(log) else 0
     if size > LONGEST_LOG:
         yield _long_log(log, size, store.database.unmoved_pages())
