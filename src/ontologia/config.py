@@ -22,8 +22,8 @@ from ontologia.clock import Clock
 from ontologia.errors import ConfigError, shown
 
 _PREFIX = "ONTOLOGIA_"
-_SECRET = ("kafka_options",)
-"""Settings whose values are in no message."""
+_SECRET = ("kafka_options", "datastore_uri", "archive_uri")
+"""Settings whose values are in no message: they may hold passwords."""
 _MOST = 100 * 365 * 24 * 3600 * 1000
 """A hundred years in milliseconds: longer, clocks and locks do not count."""
 _Positive = Annotated[int, Setting(gt=0, le=_MOST)]
@@ -60,7 +60,7 @@ class OntologiaConfig(BaseModel):
         hide_input_in_errors=True,  # ConfigError says it, where it is not secret
     )
 
-    datastore_uri: str | None = None
+    datastore_uri: Annotated[str | None, Setting(repr=False)] = None
     """Where a program may find its database; a `Session` is always given its own."""
     default_namespace: Annotated[str, Setting(min_length=1, max_length=200)] = "default"
     """Namespace of a session that names none."""
@@ -92,7 +92,7 @@ class OntologiaConfig(BaseModel):
     """How long finished events are kept: 7 days."""
     event_gc_interval_ms: _Positive = 3_600_000
     """How often a running session collects finished events."""
-    archive_uri: str | None = None
+    archive_uri: Annotated[str | None, Setting(repr=False)] = None
     """Where `why`, `trace` and `inspect` look for archived events: `s3://bucket/prefix`."""
     session_heartbeat_interval_ms: _Positive = 5_000
     """How often a running session says that it is alive."""
@@ -157,7 +157,8 @@ def _tables() -> list[dict[str, Any]]:
     tables.append(project.get("ontologia", {}))
     for table in tables:
         if not isinstance(table, dict):
-            raise ConfigError(f"[tool.ontologia] in pyproject.toml is a table, got {table!r}")
+            kind = type(table).__name__  # not repeated: it may be a URI with a password
+            raise ConfigError(f"[tool.ontologia] in pyproject.toml is a table, got a {kind}")
     return tables
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ontologia import Session
+from ontologia import OntologiaConfig, Session
 from ontologia.errors import StoreOpenError
 from ontologia.store.copying import copy_store
 from tests.integration.commands import invoke
@@ -51,6 +51,23 @@ ALMOST = [
     "postgresql://shop:12?hunter2@db/shop",
     "postgresql://shop:12?schema=hunter2@db/shop",
     "postgresql://shop:[hunter2]@db/shop",
+    "sqlite:///postgresql://shop:hunter2@db/shop",
+    "sqlite:///mysql://db/hunter2",
+    "sqlite:///sqlite:///app.db?key=hunter2",
+    "db:5432:shop:me:hunter2",
+    "*:*:*:me:hunter2",
+    "\\:\\:1:5432:shop:me:hunter2/word",
+    "sqlite:///db:5432:shop:me:hunter2",
+    "POSTGRES_PASSWORD=hunter2",
+    "export POSTGRES_PASSWORD=hunter2",
+    "DB_PASS=hunter2",
+    "DBPASS=hunter2",
+    "MYSQL_PWD = hunter2",
+    "--password=hunter2",
+    "password: hunter2",
+    '{"user": "me", "password": "hunter2"}',
+    "spring.datasource.password=hunter2",
+    "sqlite:///DB_PASS=hunter2",
 ]
 
 
@@ -94,6 +111,35 @@ def test_what_is_no_text_is_not_repeated_either(uri):
     assert HIDDEN not in str(refused.value)
 
 
+@pytest.mark.parametrize("setting", ["datastore_uri", "archive_uri"])
+def test_a_uri_in_a_settings_file_that_cannot_be_read_is_not_repeated(here, setting):
+    (here / "ontologia.toml").write_text(f'{setting} = ["postgresql://shop:hunter2@db/shop"]')
+
+    done = invoke("info")
+
+    assert done.exit_code != 0
+    assert f"{setting}: Input should be a valid string" in done.stderr
+    assert HIDDEN not in done.stdout + done.stderr
+
+
+def test_a_uri_in_place_of_the_settings_is_not_repeated(here):
+    (here / "pyproject.toml").write_text('[tool]\nontologia = "postgresql://me:hunter2@db/shop"')
+
+    done = invoke("info")
+
+    assert "is a table, got a str" in " ".join(done.stderr.split())
+    assert HIDDEN not in done.stdout + done.stderr
+
+
+def test_settings_are_shown_without_uris():
+    config = OntologiaConfig(
+        datastore_uri="postgresql://shop:hunter2@db/shop", archive_uri="s3://me:hunter2@bucket/x"
+    )
+
+    assert HIDDEN not in repr(config) + str(config)
+    assert config.datastore_uri == "postgresql://shop:hunter2@db/shop"
+
+
 @pytest.mark.parametrize(
     "path",
     [
@@ -106,6 +152,9 @@ def test_what_is_no_text_is_not_repeated_either(uri):
         "postgres.db",
         "a=b.db",
         "C:\\me@home.db",
+        "compass=1.db",
+        "passport.db",
+        "a:1:b:2.db",
     ],
 )
 def test_a_plain_path_is_a_file(here, path):

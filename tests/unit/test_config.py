@@ -199,7 +199,6 @@ def test_variables_of_the_test_suite_are_not_settings(monkeypatch):
         ("default_namespace", ""),
         ("default_namespace", "x" * 201),
         ("default_namespace", 5),
-        ("datastore_uri", 5),
         ("random", 5),
     ],
 )

@@ -19,13 +19,19 @@ if TYPE_CHECKING:
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+)://")
 _POSTGRES = ("postgresql", "postgres")
-# What is no URI and was never meant as a path: `host=db password=x`, `user:password@host/db`, and a
-# URI in quotes, after other text or with a slash too few. What begins with / or . is a path.
+# What is no URI and was never meant as a path: `host=db password=x`, `DB_PASS=x`, `user:password@host/db`,
+# a line of .pgpass, and a URI in quotes, after other text or with a slash too few. What begins with / or .
+# is a path.
 _SETTING = re.compile(
-    r"(?:^|[\s;?&])(?:PG)?(?:host|hostaddr|port|user|username|uid|password|passwd|pwd|passfile|dbname|"
-    r"database|server|service|sslmode|data source)\s*=",
+    r"(?:^|[\s;?&])(?:PG)?(?:host|hostaddr|port|user|username|uid|passfile|dbname|database|server|"
+    r"service|sslmode|data source)\s*=",
     re.IGNORECASE,
 )
+_SECRET = re.compile(
+    r"""(?:^|[\s;?&{,"'-])(?:[\w.-]*(?:password|passwd|pwd)|(?:[\w.-]*[_.-]|db|pg)?pass)["']?\s*[=:]""",
+    re.IGNORECASE,
+)
+_PGPASS = re.compile(r"[^/:]*(?:\\:[^/:]*)*:(?:\d+|\*):[^/:]+:[^/:]+:.")
 _CREDENTIALS = re.compile(r"[^/\s]*:[^\s]*@|^//[^/]*@")
 _ALMOST = re.compile(r"(?:jdbc:|postgres(?:ql)?(?::|//))", re.IGNORECASE)
 _PATH = re.compile(r"\.|/(?!/)|[A-Za-z]:[\\/]")  # the last on Windows
@@ -137,7 +143,7 @@ def sqlite_path(uri: str) -> str:
             hint="Use sqlite:///path/to/file.db or postgresql://host/database.",
         )
     rest = uri[len("sqlite://") :]
-    _check_connection_string(rest.removeprefix("/"))
+    _check_connection_string(rest.removeprefix("/"), schemes=False)
     if "?" in rest:
         raise StoreOpenError(
             f"{_redacted(uri)} has options after a ?, and Ontologia knows none there",
@@ -153,18 +159,21 @@ def sqlite_path(uri: str) -> str:
     return rest[1:]
 
 
-def _check_connection_string(uri: str) -> None:
-    """StoreOpenError for what would be a file with a password in its name; nothing is repeated."""
+def _check_connection_string(uri: str, *, schemes: bool = True) -> None:
+    """StoreOpenError for what would be a file with a password in its name; nothing is repeated.
+
+    Without `schemes` it is a path, so that one that begins like another URI is refused, too.
+    """
     meant = uri.strip("\"'`<> \t\r\n\v\f\0\ufeff")
     if _PATH.match(uri):
         return
-    if _SCHEME.match(meant) is not None:
+    if schemes and _SCHEME.match(meant) is not None:
         found = meant != uri
     else:
         found = (
             "://" in meant
-            or any(each.search(meant) for each in (_SETTING, _CREDENTIALS))
-            or bool(_ALMOST.match(meant))
+            or any(each.search(meant) for each in (_SETTING, _SECRET, _CREDENTIALS))
+            or any(each.match(meant) for each in (_ALMOST, _PGPASS))
         )
     if found:
         raise StoreOpenError(
