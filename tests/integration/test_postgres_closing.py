@@ -153,6 +153,48 @@ def test_a_connection_that_is_waited_for_is_given_up_while_the_session_closes(
     assert isinstance(asking.error, ConnectionLostError)
 
 
+def test_a_connection_is_waited_for_in_vain_only_once_while_the_session_closes(
+    server: Postgres, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Acks, claims and the end of the session each want one."""
+    monkeypatch.setattr(database, "_CONNECTING_MS", 1_000_000)
+    monkeypatch.setattr(database, "_CLOSING_CONNECT", 0.1)
+    server.halt()
+    try:
+        store.hurry()
+        first = Doing(lambda: store.database.all(_PROCESS))
+        assert first.ended()
+        monkeypatch.setattr(database, "_CLOSING_CONNECT", 1_000_000)
+
+        others = [Doing(lambda: store.database.all(_PROCESS)) for _ in range(3)]
+
+        assert all(each.ended() for each in others)
+    finally:
+        server.start()
+    assert all(isinstance(each.error, ConnectionLostError) for each in [first, *others])
+
+
+def test_a_server_that_comes_back_while_the_session_closes_is_asked_again(
+    server: Postgres, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "_CLOSING_CONNECT", 0.1)
+    server.halt()
+    try:
+        store.hurry()
+        with pytest.raises(ConnectionLostError):
+            store.database.all(_PROCESS)
+    finally:
+        server.start()
+
+    def answered() -> bool:
+        try:
+            return bool(store.database.all(_PROCESS))
+        except ConnectionLostError:
+            return False
+
+    until(answered)
+
+
 def test_connections_that_other_threads_have_are_waited_for(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -109,7 +109,7 @@ LONG_COMMIT = Statement(
 _CONNECTING_MS = 10_000
 _RECONNECTING = 5.0  # seconds: the pool's pauses double, and must not outlast the server's
 _CLOSING = 0.2  # seconds for the pool's threads, which may be waiting for a server that is gone
-_CLOSING_CONNECT = 1.0  # seconds for a connection while the session closes
+_CLOSING_CONNECT = 1.0  # seconds for a connection while the session closes; in vain once only
 _CLOSING_ANSWER = 10.0  # seconds for an answer while the session closes: a statement may be slow
 _POOL_LOOK = 0.1  # seconds between two looks whether the session closes
 _FIND_OUT = 30.0  # seconds to ask a server that went away what became of a commit
@@ -225,6 +225,7 @@ class Database:
             _SILENT_COMMIT_MS, max(_SHORTEST_SILENT_MS, int(timeout_ms * _SILENT_SHARE))
         )
         self._hurried = math.inf  # since when, by the monotonic clock
+        self._given_up = False  # no connection came in time while the session was closing
         self._clock = clock
         self._pid = os.getpid()
         # Programs of earlier versions lock the same key: the text stays.
@@ -603,20 +604,27 @@ class Database:
         """A connection that nobody uses.
 
         PoolTimeout after `limit_ms`, and soon after `hurry` unless all are in use: those come back.
+        After one has been waited for in vain then, only a connection that is there is taken.
         """
         while True:
             in_use = len(self._lent) >= _MOST_CONNECTIONS
             end = started + limit_ms / 1000
+            closing = max(started, self._hurried) + _CLOSING_CONNECT
             if not in_use:
-                end = min(end, max(started, self._hurried) + _CLOSING_CONNECT)
+                end = started if self._given_up else min(end, closing)
             left = max(end - time.monotonic(), 0.001)
             # Whoever waits again is the last in line, which matters only while all are in use.
             wait = left if in_use else min(left, _POOL_LOOK)
             try:
-                return self._pool.getconn(timeout=wait)
+                connection = self._pool.getconn(timeout=wait)
             except PoolTimeout:
+                if not in_use and time.monotonic() >= closing:
+                    self._given_up = True
                 if wait == left:
                     raise
+            else:
+                self._given_up = False
+                return connection
 
     def _put_back(self, connection: Connection) -> None:
         """Keep the connection that was used last for whoever comes next.
