@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from ontologia import Entity, Field, OntologiaConfig, Session
+from ontologia import Entity, Event, Field, HandlerContext, OntologiaConfig, Session, on_event
 from ontologia.clock import SYSTEM_CLOCK
 from ontologia.errors import DatabaseError, LockContentionError
 from ontologia.store.open import open_store
@@ -234,14 +234,72 @@ with Session(sys.argv[1], entity_types=[Crane]) as session:
 """
 
 
-def test_only_a_commit_is_given_up_that_soon(open_: Open) -> None:
+class CraneMoved(Event):
+    pass
+
+
+@on_event(CraneMoved, name="crane-watch")
+def watch_crane(ctx: HandlerContext[CraneMoved]) -> None:
+    pass
+
+
+def test_a_process_stopped_with_the_lock_of_dispatch_holds_up_delivery_for_a_moment_only(
+    server: Postgres,
+) -> None:
+    """Consumers are registered, and events are dispatched, under the same lock."""
+    with Session(server.uri) as session:
+        session.commit(event=CraneMoved())
+        stopped = subprocess.Popen(
+            [sys.executable, "-c", _STOPS_IN_A_DISPATCH, server.uri],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert stopped.stdout is not None
+            assert stopped.stdout.readline() == "in the middle\n"
+
+            session.run([watch_crane], max_iterations=1)  # waits until the server has ended it
+
+            stopped.send_signal(signal.SIGCONT)
+            said, _ = stopped.communicate(timeout=PATIENCE)
+            assert "was lost" in said
+        finally:
+            stopped.kill()
+            stopped.wait()
+        [consumer] = session.event_store.list_consumers("default")
+        assert consumer["name"] == "crane-watch"
+
+
+_STOPS_IN_A_DISPATCH = """
+import os, signal, sys
+from ontologia import OntologiaConfig, Session
+from ontologia.errors import ConnectionLostError
+from ontologia.runtime.session import core_of
+from ontologia.store.postgres.wire import Statement
+
+with Session(sys.argv[1], config=OntologiaConfig(lock_timeout_ms=100)) as session:
+    try:
+        with core_of(session).store.database.write(durable=False) as tx:
+            tx.lock_dispatch(wait=True)
+            print("in the middle", flush=True)
+            os.kill(os.getpid(), signal.SIGSTOP)
+            tx.one(Statement("SELECT 1"))
+    except ConnectionLostError as error:
+        print(error.args[0])
+"""
+
+
+def test_only_what_may_take_long_may_be_silent_for_a_minute(open_: Open) -> None:
     database = open_()
     asked = "SHOW idle_in_transaction_session_timeout"
 
     with database.state_transaction(Statement("SELECT NULL"), 1_000, durable=True) as tx:
         assert tx.one(asked) == ("4s",)
-    for transaction in (database.write, database.write_state):  # migrations, imports, repairs
-        with transaction() as tx:
+    for durable in (True, False):  # registrations; claims and dispatch
+        with database.write(durable=durable) as tx:
+            assert tx.one(asked) == ("4s",)
+    for slow in (database.write_state(), database.write(unlimited=True)):  # imports; indexes
+        with slow as tx:
             assert tx.one(asked) == ("1min",)
 
 

@@ -96,8 +96,9 @@ _SET = Statement("""
 SELECT set_config('extra_float_digits', '1', true), set_config('statement_timeout', %s, true)""")
 _SET_READ = Statement(f"{_SET}, set_config('lock_timeout', %s, true)")
 # A process that is stopped in the middle of a transaction keeps its locks: its machine still answers
-# keepalives. So the server ends a transaction in which it received nothing for this long. For a commit
-# that is less than lock_timeout_ms, so that commits which wait for it get the lock.
+# keepalives. So the server ends a transaction in which it received nothing for this long. For commits,
+# claims, dispatch and registration that is less than lock_timeout_ms, so that those which wait for
+# their locks get them.
 _SILENT_COMMIT_MS = 4_000
 _SHORTEST_SILENT_MS = 500  # a commit takes milliseconds, but its process may be swapped out
 _SILENT_SHARE = 0.8  # of lock_timeout_ms
@@ -276,13 +277,16 @@ class Database:
         """A write transaction; no lock in it is waited for longer than `timeout_ms`.
 
         A soft one does not wait for the disk; a hard one does, whatever the server is set to. In an
-        unlimited one a statement may take as long as it takes. The server ends one that sends
-        nothing for a minute.
+        unlimited one a statement may take as long as it takes, and only that one may send nothing
+        for longer than a commit before the server ends it.
         """
         limit = self._timeout_ms if timeout_ms is None else timeout_ms
         if hurry:
             limit = min(limit, HURRY_MS)
-        return self._transaction(limit, durable=durable, unlimited=unlimited, hurry=hurry)
+        silent = _SILENT_MS if unlimited else self._silent_commit_ms
+        return self._transaction(
+            limit, durable=durable, unlimited=unlimited, hurry=hurry, silent_ms=silent
+        )
 
     @contextmanager
     def write_state(
@@ -403,7 +407,7 @@ class Database:
         durable: bool,
         unlimited: bool = False,
         state: bool = False,
-        silent_ms: int = _SILENT_MS,
+        silent_ms: int,
         hurry: bool = False,
     ) -> Generator[Tx]:
         self._told.yes = False
