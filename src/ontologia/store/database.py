@@ -31,6 +31,14 @@ class Tx(Protocol):
         """The first row, or None."""
         ...
 
+    def page(self, sql: str, bindings: dict[str, Any], most_bytes: int) -> list[Any]:
+        """The first rows, up to the one with which their objects have so many bytes.
+
+        No more of them than that are in memory. The last column but one, `fields_json`, has the object; `most`
+        in the bindings is the statement's LIMIT.
+        """
+        ...
+
     def run(self, sql: str, bindings: Bindings = ()) -> int:
         """Run it; how many rows it changed."""
         ...

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ontologia import codec
 from ontologia.clock import from_text
@@ -16,6 +16,7 @@ from ontologia.store.database import Database, Tx
 from ontologia.store.rows import ObjectKey, StoredType, TypeKey, says_dropped
 
 _PAGE = 1_000  # objects that are in memory at a time
+_PAGE_BYTES = 4 * 2**20  # of their fields; one object may have more
 _KEY = {"entity": ("key",), "relation": ("left", "right", "instance")}
 """What the statements call the parts of a key."""
 _PLURAL = {"entity": "entities", "relation": "relations"}
@@ -108,14 +109,17 @@ class Contents:
     def page(
         self, kind: str, name: str, as_of: int | None, after: ObjectKey | None
     ) -> list[StoredObject]:
-        """The next of these objects, after this key; [] at the end."""
+        """The next of these objects, after this key; [] at the end.
+
+        At most 1,000, and few if they are large.
+        """
         sql = self._sql[f"{kind}_page" if as_of is None else f"{kind}_page_at"]
         parts = _KEY[kind]
-        asked = {"type": name, "most": _PAGE, **_span(as_of)}
+        asked: dict[str, Any] = {"type": name, "most": _PAGE, **_span(as_of)}
         asked |= dict(zip(parts, after or ("",) * len(parts), strict=True))
         return [
             StoredObject(tuple(key), fields, version or 1)
-            for *key, fields, version in self._tx.all(sql, asked)
+            for *key, fields, version in self._tx.page(sql, asked, _PAGE_BYTES)
         ]
 
 

@@ -1,7 +1,7 @@
 """The state of a store, now or as of a commit, as lines.
 
-Everything is of one commit, and read a thousand objects at a time, each time in a short transaction:
-memory does not grow with the store, those who write to it are not held up, and a reader that stalls
+Everything is of one commit, and read a thousand objects, or a few megabytes, at a time, each time in a short
+transaction: memory does not grow with the store, those who write to it are not held up, and a reader that stalls
 keeps no transaction open, which would let the log of SQLite and the dead rows of PostgreSQL grow.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 
 from ontologia.errors import NotFoundError, TransferError
 from ontologia.runtime.session import Session, core_of
-from ontologia.runtime.transfer.lines import FileType, Header, object_line
+from ontologia.runtime.transfer.lines import LINE_LIMIT, FileType, Header, object_line
 from ontologia.schema.typespec import TypeSpec
 from ontologia.store.inventory import Contents, Inventory, StoredObject
 from ontologia.store.rows import ObjectKey, TypeKey
@@ -36,7 +36,16 @@ class Export:
                         f"the export is not complete",
                         hint="ontologia doctor looks for what is wrong with a store.",
                     )
-                yield object_line(kind, name, each.key, each.fields).encode()
+                line = object_line(kind, name, each.key, each.fields).encode()
+                if len(line) > LINE_LIMIT + 1:
+                    raise TransferError(
+                        f"{name} {':'.join(filter(None, each.key))!r} makes a line of "
+                        f"{len(line) - 1:,} bytes, and ontologia import reads at most "
+                        f"{LINE_LIMIT:,}; the export is not complete",
+                        hint="ontologia copy takes objects of any size into another store; --type "
+                        "exports other types.",
+                    )
+                yield line
 
     def _objects(self, kind: str, name: str) -> Iterator[StoredObject]:
         after: ObjectKey | None = None

@@ -163,6 +163,22 @@ class Tx:
         rows = self.ask(sql, bindings)
         return rows[0] if rows else None
 
+    def page(self, sql: str, bindings: dict[str, Any], most_bytes: int) -> list[Any]:
+        """The first rows, up to the one with which their objects have so many bytes.
+
+        The driver reads all rows of a statement at once, so their sizes are asked for first.
+        """
+        sizes = self.all(
+            f"SELECT octet_length(fields_json) FROM ({sql.rstrip(';')}) AS page", bindings
+        )
+        most = 0
+        for (size,) in sizes:
+            most += 1
+            most_bytes -= size
+            if most_bytes <= 0:
+                break
+        return self.all(sql, bindings | {"most": most}) if most else []
+
     def run(self, sql: str, bindings: Bindings = ()) -> int:
         """Run it; how many rows it changed."""
         return self.ask(sql, bindings).known().changed

@@ -67,6 +67,18 @@ class Tx:
         """The first row, or None."""
         return self.connection.execute(sql, bindings).fetchone()
 
+    def page(self, sql: str, bindings: dict[str, Any], most_bytes: int) -> list[Any]:
+        """The first rows, up to the one with which their objects have so many bytes."""
+        rows: list[Any] = []
+        cursor = self.connection.execute(sql, bindings)
+        for row in cursor:
+            rows.append(row)
+            most_bytes -= len(row[-2])
+            if most_bytes <= 0:
+                break
+        cursor.close()
+        return rows
+
     def run(self, sql: str, bindings: Bindings = _NO_BINDINGS) -> int:
         """Run it; how many rows it changed."""
         self.connection.execute(sql, bindings)
