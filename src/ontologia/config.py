@@ -157,8 +157,9 @@ def _tables() -> list[dict[str, Any]]:
     tables.append(project.get("ontologia", {}))
     for table in tables:
         if not isinstance(table, dict):
-            kind = type(table).__name__  # not repeated: it may be a URI with a password
-            raise ConfigError(f"[tool.ontologia] in pyproject.toml is a table, got a {kind}")
+            raise ConfigError(  # it is not repeated, and may be a URI with a password
+                f"[tool.ontologia] in pyproject.toml is a table, got a {type(table).__name__}"
+            )
     return tables
 
 
