@@ -55,9 +55,14 @@ def test_an_export_replaces_a_link_and_not_what_it_points_to(uri, victim, shared
     target = shared / "state.jsonl"
     target.symlink_to(victim)
 
+    victim.chmod(0o666)
+
     done = invoke("export", "-o", str(target), "--datastore-uri", uri)
 
     assert done.exit_code == 0
+    assert (
+        not stat.S_IMODE(target.lstat().st_mode) & 0o022
+    )  # the mode of the victim is not taken over
     assert victim.read_text() == "precious"
     assert not target.is_symlink()
     assert [each.name for each in shared.iterdir()] == ["state.jsonl"]

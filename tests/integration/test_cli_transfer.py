@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import stat
 import subprocess
 from itertools import count
 
@@ -14,6 +15,7 @@ from ontologia import Entity, Field, OntologiaConfig, Session
 from ontologia.errors import LockContentionError
 from ontologia.runtime.transfer import import_state
 from ontologia.runtime.transfer.importing import _Importing
+from ontologia.runtime.transfer.lines import Header
 from ontologia_conformance.query_world import ENTITIES, RELATIONS
 from tests.integration.commands import ONTOLOGIA, at_a_terminal, invoke, process
 from tests.integration.moving import fill
@@ -203,6 +205,43 @@ def test_a_file_is_there_when_it_is_complete_and_not_before(shop, tmp_path, monk
 
     assert json.loads(done.stdout)["objects"] == 4
     assert target.read_text() == "".join(exported(shop))
+
+
+def mode_of(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o664])
+def test_a_file_that_is_replaced_keeps_its_mode(shop, tmp_path, monkeypatch, mode):
+    """Also while it is being written: its reader may have been meant to be one user alone."""
+    target = tmp_path / "state.jsonl"
+    target.write_text("the last export")
+    target.chmod(mode)
+    during = []
+    write = Header.line
+
+    def look(header):
+        during.extend(map(mode_of, tmp_path.glob("*.part")))
+        return write(header)
+
+    monkeypatch.setattr(Header, "line", look)
+
+    done = invoke("export", "--datastore-uri", shop, "-o", target)
+
+    assert done.exit_code == 0, done.stderr
+    assert target.read_text() != "the last export"
+    assert (during, mode_of(target)) == ([mode], mode)
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
+def test_a_new_file_has_the_mode_that_the_umask_leaves(shop, tmp_path, umask, mode):
+    before = os.umask(umask)
+    try:
+        invoke("export", "--datastore-uri", shop, "-o", tmp_path / "state.jsonl")
+    finally:
+        os.umask(before)
+
+    assert mode_of(tmp_path / "state.jsonl") == mode
 
 
 def test_a_file_that_cannot_be_written_is_an_error(shop, tmp_path):

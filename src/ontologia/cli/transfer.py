@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated
 
@@ -158,7 +160,8 @@ def _show(call: Call, report: ImportReport, dry_run: bool) -> None:
 def _written(path: Path | None) -> Generator[IO[bytes]]:
     """Where to write; a file appears under its name when all of it is there.
 
-    Until then it has a random name and must be new: others may have put a link there.
+    Until then it has a random name and must be new: others may have put a link there. It has the mode
+    of the file that it replaces, if that is this user's, else what the umask leaves.
     """
     import secrets
 
@@ -172,8 +175,12 @@ def _written(path: Path | None) -> Generator[IO[bytes]]:
     part = path if at_once else path.with_name(f"{path.name}.{secrets.token_hex(8)}.part")
     made = False
     try:
-        with part.open("wb" if at_once else "xb") as file:
+        mode = None if at_once else _own_mode(path)
+        created = partial(os.open, mode=0o666 if mode is None else mode & 0o600)
+        with open(part, "wb" if at_once else "xb", opener=created) as file:
             made = not at_once
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
             yield file
         if made:
             part.replace(path)
@@ -183,6 +190,21 @@ def _written(path: Path | None) -> Generator[IO[bytes]]:
         if isinstance(error, OSError) and not isinstance(error, OntologiaError):
             raise TransferError(f"{path} cannot be written: {error.strerror}") from error
         raise
+
+
+def _own_mode(path: Path) -> int | None:
+    """The mode of a file of this user; None for a link, or one that another user has put there."""
+    import stat
+
+    if not hasattr(os, "fchmod"):  # on Windows, where modes say little
+        return None
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+        return None
+    return stat.S_IMODE(found.st_mode) & 0o777
 
 
 @contextmanager
