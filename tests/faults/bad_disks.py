@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import threading
 import time
-from contextlib import nullcontext, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 
 import apsw
@@ -17,6 +19,7 @@ from tests.faults.disk import FAULTS, BadDisk
 from tests.faults.scenario import Scenario
 from tests.faults.small_disk import SmallDisk
 from tests.faults.workers import Order, Own, Placed, say
+from tests.integration.commands import ONTOLOGIA
 
 
 def suffer_a_bad_disk(folder: str, fault: str, for_good: bool, numbers: list[int]) -> None:
@@ -107,10 +110,10 @@ class Added(Entity):
     tier: Field[str] = Field(default="", index=True)
 
 
-def open_on_a_full_disk(place: str, beside: bool) -> None:
+def open_on_a_full_disk(place: str, beside: bool, pages: int) -> None:
     """Say what can be read there, what a write says, and what it says once there is room.
 
-    Without a session beside it, a new one needs room for the index of the log: 8 pages.
+    Without a session beside it, SQLite wants room for the index of the log: 8 pages.
     """
     try:
         disk = SmallDisk(Path(place), 8)
@@ -122,7 +125,7 @@ def open_on_a_full_disk(place: str, beside: bool) -> None:
         session.ensure(Order(id="a"))
         session.commit()
     with Session(uri) if beside else nullcontext():
-        disk.leave_room(0 if beside else 8)
+        disk.leave_room(pages)
         with Session(uri, entity_types=[Order, Added]) as session:
             found = session.query().entities(Order).count(), session.query().entities(Added).count()
             session.ensure(Added(id="b"))
@@ -134,6 +137,47 @@ def open_on_a_full_disk(place: str, beside: bool) -> None:
             disk.make_room()
             session.commit()
             say("opened", found, said, session.query().entities(Added).count())
+
+
+def share_a_full_disk(place: str) -> None:
+    """Say what sessions, threads and another process read there at once, and what is there in the end.
+
+    Of the last commit only the log knows, as a crash has left it.
+    """
+    try:
+        disk = SmallDisk(Path(place), 8)
+    except OSError as error:
+        say("no disk", str(error))
+        return
+    uri = f"{place}/test.db"
+    with Session(f"{place}/before.db", entity_types=[Order]) as session:
+        session.ensure(Order(id="a"))
+        session.commit()
+        for end in ("", "-wal"):
+            shutil.copy(f"{place}/before.db{end}", f"{uri}{end}")
+    in_log = Path(f"{uri}-wal").stat().st_size > 0
+    disk.leave_room(0)
+    query = ["query", "entities", "Order", "--datastore-uri", uri]
+    with Session(uri, entity_types=[Order]) as one, Session(uri, entity_types=[Order]) as other:
+
+        def count(session: Session) -> int:
+            return session.query().entities(Order).count()
+
+        with core_of(one).store.read() as reader:  # and others of the same thread
+            nested = reader.head(), count(one)
+        with ThreadPoolExecutor(4) as pool:
+            threads = list(pool.map(count, [one, other, one, other]))
+        asked = subprocess.run([*ONTOLOGIA, *query], capture_output=True, text=True, check=False)
+        read = nested, threads, asked.stdout.split()
+        disk.make_room()
+        for number, session in enumerate((one, other, one)):
+            session.ensure(Order(id=f"{number}"))
+            session.commit()
+        say("shared", in_log, read, count(one), count(other), Path(f"{uri}-shm").exists())
+    with closing(apsw.Connection(uri)) as connection:
+        [[sound]] = connection.execute("PRAGMA integrity_check").fetchall()
+        [[orders]] = connection.execute("SELECT COUNT(*) FROM entity_latest").fetchall()
+    say("left", sound, orders, sorted(path.name for path in Path(place).glob("test.db?*")))
 
 
 def suffer_a_full_disk(place: str) -> None:

@@ -7,6 +7,7 @@ nothing that returned is lost, and what was refused can be done again.
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
@@ -109,11 +110,13 @@ def test_a_disk_that_is_full_at_any_page_loses_nothing_and_the_store_goes_on(tmp
 
 
 @pytest.mark.req("NEW-062", "NEW-029")
-@pytest.mark.parametrize("beside", [False, True])
-def test_a_session_can_be_opened_and_read_on_a_full_disk(tmp_path, beside: bool) -> None:
+@pytest.mark.parametrize(("beside", "pages"), [(True, 0), (False, 8), (False, 0)])
+def test_a_session_can_be_opened_and_read_on_a_full_disk(
+    tmp_path: Path, beside: bool, pages: int
+) -> None:
     place = tmp_path / "disk"
     place.mkdir()
-    with Child(tmp_path, bad_disks.open_on_a_full_disk, str(place), beside) as child:
+    with Child(tmp_path, bad_disks.open_on_a_full_disk, str(place), beside, pages) as child:
         said = child.pipe.recv()
         if said[0] == "no disk":
             pytest.skip(f"a small disk cannot be mounted: {said[1]}")
@@ -123,3 +126,20 @@ def test_a_session_can_be_opened_and_read_on_a_full_disk(tmp_path, beside: bool)
     assert (found, later) == ((1, 0), 1)
     assert "no room left" in refusal
     assert "nothing was written" in refusal
+
+
+@pytest.mark.req("NEW-062")
+def test_a_full_disk_is_read_by_all_one_after_the_other_and_what_is_in_the_log_is_there(
+    tmp_path: Path,
+) -> None:
+    """One connection at a time has the file to itself, until there is room for the index of the log."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    with Child(tmp_path, bad_disks.share_a_full_disk, str(place)) as child:
+        said = child.pipe.recv()
+        if said[0] == "no disk":
+            pytest.skip(f"a small disk cannot be mounted: {said[1]}")
+        left = child.pipe.recv()
+
+    assert said == ("shared", True, ((1, 1), [1, 1, 1, 1], ["id", "a"]), 4, 4, True)
+    assert left == ("left", "ok", 4, [])

@@ -23,7 +23,7 @@ from ontologia.store.copying.refusals import (
     other_writer,
 )
 from ontologia.store.copying.tables import FIELDS, LONG_KEY, NOT_CONTENT, SEARCHED, TABLES, Table
-from ontologia.store.sqlite.database import MEMORY, Database, Tx
+from ontologia.store.sqlite.database import MEMORY, Database, Tx, connect_as_it_is
 from ontologia.store.sqlite.errors import translated
 from ontologia.store.sqlite.layout import LAYOUT, found_copy, found_layout, prepare
 from ontologia.store.sqlite.place import check_place
@@ -79,10 +79,10 @@ class SQLiteSnapshot(_Tables):
             raise no_store(path, "there is no such file, or it is empty")
         check_place(path, LAYOUT, config.lock_timeout_ms)
         # By hand: `Database` would turn somebody else's file into one of ours.
-        self._file = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)
         super().__init__(lambda: self._file)
+        with self._translating():
+            self._file = connect_as_it_is(path, config.lock_timeout_ms)
         try:
-            self._file.set_busy_timeout(config.lock_timeout_ms)
             self._all("PRAGMA query_only = ON")
             self._begin()
             self._check()

@@ -13,6 +13,11 @@ difference every read and write raises DatabaseError. SQLite deletes a log only 
 connection is closed, so the log of an open store stays. What was copied over a file has the same
 inode, and is not noticed.
 
+On a full disk SQLite cannot make the index of the log (`-shm`) unless another connection has it there already.
+Then the index is kept in memory, for which SQLite wants a connection that has the file to itself: all reads and
+writes go one after the other through the writing connection, which is opened for each and closed after it. So
+other processes wait, and do not fail; and as soon as there is room all is as usual.
+
 Hard transactions are synced when they return, soft ones are not: `synchronous` is switched before
 BEGIN, where SQLite allows it. The log is sequential, so a later hard one makes them durable.
 """
@@ -46,6 +51,7 @@ MEMORY = ":memory:"
 _NO_BINDINGS: tuple[()] = ()
 _LOOK = 1.0  # seconds between two looks at the file's name
 _EXISTING = apsw.SQLITE_OPEN_READWRITE
+_NO_INDEX = (apsw.SQLITE_IOERR_SHMSIZE, apsw.SQLITE_IOERR_SHMMAP, apsw.SQLITE_IOERR_SHMOPEN)
 LONGEST_LOG = 64 * 2**20
 """Bytes: when a log that has grown longer begins anew, SQLite cuts its file to this."""
 
@@ -165,12 +171,14 @@ class Database:
         self._log_identity: tuple[int, int] | None = None
         self._replaced = False
         self._look_again = float("inf")
-        with _translating(path):
-            self.writer = self._connect(self._busy)
-            if not self.in_memory:
-                self.writer.execute(f"PRAGMA journal_size_limit={LONGEST_LOG}")
-                self.log = self.writer.filename_wal
+        self._exclusive = False
+        """While there is no room for the index of the log, each use of the file is alone."""
+        self._uses = 0
+        """Nested ones, of the thread that has the turn."""
+        self._checkpoints = Checkpoints(lambda: self._connect(self._busy_reader))
+        self.writer = self._open_writer()
         if not self.in_memory:
+            self.log = self.writer.filename_wal
             self._identity = _identity(self._file)
             if self._identity is None:
                 self.writer.close()
@@ -179,9 +187,8 @@ class Database:
                     hint="Open it again once nothing moves, deletes or restores the file.",
                 )
             self._look()
-        self._checkpoints = Checkpoints(lambda: self._connect(self._busy_reader))
-        if not self.in_memory:
-            self.writer.set_wal_hook(self._checkpoints.committed)
+        if self._exclusive:
+            self._close_connection(self.writer)
 
     # -- transactions -----------------------------------------------------------------------
 
@@ -206,6 +213,7 @@ class Database:
         # After an interrupt one may be left that nobody ends; then the turn was taken anew.
         if self._open is not None and self.turn.used:
             raise RuntimeError("this thread has a write transaction open already")
+        self._hold()
         tx, committing = Tx(self.writer), False
         try:
             self._open, self.turn.used = tx, True
@@ -236,6 +244,7 @@ class Database:
         finally:
             if self._open is tx:
                 self._open = None
+            self._let_go()
 
     def _begin(self, durable: bool, started: float, limit_ms: float) -> None:
         self._roll_back()  # what an interrupt may have left open
@@ -268,11 +277,11 @@ class Database:
     @contextmanager
     def read(self) -> Generator[Tx]:
         """A read transaction: everything in it is answered from one snapshot."""
-        if self.in_memory:
-            with self.turn.taken(), _translating(self.path, self.writer):
-                self.check_usable()
-                yield Tx(self.writer)
-            return
+        if self.in_memory or self._exclusive:
+            with self._alone() as tx:
+                if tx is not None:
+                    yield tx
+                    return
         self.check_usable()
         reader = self._take_reader()
         try:
@@ -286,9 +295,20 @@ class Database:
         finally:
             self._return_reader(reader)
 
+    @contextmanager
+    def _alone(self) -> Generator[Tx | None]:
+        """Read with the writing connection, which nobody else can write beside; None if that is over."""
+        with self.turn.taken(), _translating(self.path):
+            self.check_usable()
+            self._hold()
+            try:
+                yield Tx(self.writer) if self.in_memory or self._exclusive else None
+            finally:
+                self._let_go()
+
     def all(self, sql: str, bindings: Bindings = _NO_BINDINGS) -> list[Any]:
         """Every row of a single statement, which is a snapshot by itself."""
-        if self.in_memory:
+        if self.in_memory or self._exclusive:
             with self.read() as tx:
                 return tx.all(sql, bindings)
         # Written out, because a point read should not spend its time on context managers.
@@ -304,6 +324,8 @@ class Database:
     def unmoved_pages(self) -> int:
         """Move of the log what can be moved; how many pages could not, since readers need them."""
         self.check_usable()
+        if self._exclusive:
+            return 0  # nobody else reads
         reader = self._take_reader()
         try:
             pages, moved = reader.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
@@ -316,8 +338,11 @@ class Database:
             self._return_reader(reader)
 
     def change_counter(self) -> ChangeCounter | None:
-        """Tells whether anybody has committed since; None if nobody else can."""
-        if self.in_memory:
+        """Tells whether anybody has committed since.
+
+        None if nobody else can, or while the file is used by one connection at a time.
+        """
+        if self.in_memory or self._exclusive:
             return None
         self.check_usable()
         return ChangeCounter(self._new_reader(), self.path)
@@ -349,7 +374,8 @@ class Database:
                 self._checkpoints.close()
                 self._look()
                 self._close_readers()
-                self._close_connection(self.writer)
+                if not self._exclusive:  # else it is closed after each use
+                    self._close_connection(self.writer)
 
     def _close_readers(self) -> None:
         while self._readers:
@@ -363,7 +389,40 @@ class Database:
 
     # -- connections --------------------------------------------------------------------------
 
-    def _connect(self, busy: Callable[[int], bool]) -> apsw.Connection:
+    def _open_writer(self) -> apsw.Connection:
+        """The connection that writes; if need be one that has the file to itself."""
+        self._deadline = time.monotonic() + self._timeout_ms / 1000
+        with _translating(self.path):
+            try:
+                writer = self._connect(self._busy)
+            except apsw.IOError as error:
+                if not _lacks_index(error):
+                    raise
+                self._exclusive = True
+                writer = self._connect(self._busy, exclusive=True)
+            else:
+                self._exclusive = False
+            if not self.in_memory:
+                writer.execute(f"PRAGMA journal_size_limit={LONGEST_LOG}")
+                if not self._exclusive:
+                    writer.set_wal_hook(self._checkpoints.committed)
+        self._durable = None
+        return writer
+
+    def _hold(self) -> None:
+        """Open the writing connection if it was closed after its last use; for the thread with the turn."""
+        if self._exclusive and not self._uses:
+            self.writer = self._open_writer()
+        self._uses += self._exclusive
+
+    def _let_go(self) -> None:
+        """Close it after its use if it has the file to itself, so that other processes get it."""
+        if self._exclusive:
+            self._uses -= 1
+            if not self._uses:
+                self._close_connection(self.writer)
+
+    def _connect(self, busy: Callable[[int], bool], *, exclusive: bool = False) -> apsw.Connection:
         if self._identity is None:
             connection = apsw.Connection(self._file)
         else:
@@ -374,6 +433,8 @@ class Database:
             connection.set_busy_handler(busy)
             connection.create_collation("decimal", compare_decimals)
             connection.create_scalar_function("canonical", canonical, 1, deterministic=True)
+            if exclusive:
+                _keep_index_in_memory(connection)
             self._enter_wal(connection)
             connection.execute("PRAGMA foreign_keys=ON")
             connection.execute(
@@ -417,7 +478,8 @@ class Database:
             return
         self._look_again = time.monotonic() + _LOOK
         with suppress(OSError):  # they cannot be looked at, which says nothing
-            known, log = self._log_identity, _identity(self.log)
+            # Between two uses of a file that one connection has to itself others may delete the log.
+            known, log = self._log_identity, None if self._exclusive else _identity(self.log)
             if known is None:  # a new file has none before the first write
                 self._log_identity = known = log
             self._replaced = _identity(self._file) != self._identity or log != known
@@ -458,6 +520,46 @@ def _translating(path: str, connection: apsw.Connection | None = None) -> Genera
     except apsw.Error as error:
         said = 0 if connection is None else connection.system_errno
         raise translated(error, path, said) from error
+
+
+def connect_as_it_is(path: str, timeout_ms: int) -> apsw.Connection:
+    """A connection to a file that must be there, and is not switched to WAL; apsw.Error if it cannot be read.
+
+    If there is no room for the index of the log, it has the file to itself until it is closed.
+    """
+    try:
+        return _connect_as_it_is(path, timeout_ms, exclusive=False)
+    except apsw.IOError as error:
+        if not _lacks_index(error):
+            raise
+        return _connect_as_it_is(path, timeout_ms, exclusive=True)
+
+
+def _connect_as_it_is(path: str, timeout_ms: int, *, exclusive: bool) -> apsw.Connection:
+    connection = apsw.Connection(path, flags=_EXISTING)
+    try:
+        connection.set_busy_timeout(timeout_ms)
+        if exclusive:
+            _keep_index_in_memory(connection)
+        connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _lacks_index(error: apsw.IOError) -> bool:
+    """Whether a file cannot be opened because there is no room for the index of its log."""
+    code: int = error.extendedresult  # type: ignore[attr-defined]  # pyright: ignore
+    return code in _NO_INDEX
+
+
+def _keep_index_in_memory(connection: apsw.Connection) -> None:
+    """Have a connection keep the index of the log in memory; before it has read anything.
+
+    From its first statement until it is closed it has the file to itself: others wait, or get BusyError.
+    """
+    connection.execute("PRAGMA locking_mode=EXCLUSIVE")
 
 
 def _identity(path: str) -> tuple[int, int] | None:

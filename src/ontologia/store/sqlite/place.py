@@ -7,12 +7,13 @@ already leaves two others beside it. What must not be touched is recognised here
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from pathlib import Path
 
 import apsw
 
 from ontologia.errors import LockContentionError, StoreOpenError
-from ontologia.store.sqlite.database import MEMORY
+from ontologia.store.sqlite.database import MEMORY, connect_as_it_is
 from ontologia.store.sqlite.errors import read_only, translated
 
 _EFFECTIVE = os.access in os.supports_effective_ids
@@ -57,23 +58,18 @@ def _check_layout(path: str, newest: int, timeout_ms: int) -> None:
 
     Not read-only: such a connection leaves the files behind that it needs to read a log.
     """
-    connection: apsw.Connection | None = None
+    known = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'ontologia_layout'"
     try:
-        connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)
-        connection.set_busy_timeout(timeout_ms)
-        known = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'ontologia_layout'"
-        if not connection.execute(known).fetchall():
-            return
-        [(found,)] = connection.execute("SELECT MAX(version) FROM ontologia_layout")
+        with closing(connect_as_it_is(path, timeout_ms)) as connection:
+            if not connection.execute(known).fetchall():
+                return
+            [(found,)] = connection.execute("SELECT MAX(version) FROM ontologia_layout")
     except apsw.BusyError as error:
         raise LockContentionError(
             f"a program in another process that has {path} to itself", timeout_ms, what="opening"
         ) from error
     except apsw.Error as error:
         raise translated(error, path) from error
-    finally:
-        if connection is not None:
-            connection.close()
     if found is not None and found > newest:
         raise StoreOpenError(
             f"{path} has layout {found}, and this version of Ontologia knows {newest}; "
