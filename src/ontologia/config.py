@@ -116,6 +116,8 @@ class OntologiaConfig(BaseModel):
     """The most bytes of JSON an event's fields may have."""
     shutdown_grace_ms: _NotNegative = 5_000
     """How long a stopping session waits for coroutines and worker threads, a server for clients."""
+    shutdown_command_grace_ms: _NotNegative = 30_000
+    """How long a stopping server waits for commands after that. What they have not committed then is not written."""
     max_abandoned_threads: _NotNegative = 8
     """How many threads of a process may be stuck in handlers past their timeouts, before a run ends."""
 

@@ -24,7 +24,7 @@ from tests.integration.running import PATIENCE, until
 
 ONTOLOGIA = [sys.executable, "-u", "-m", "ontologia"]
 PROGRAM = """
-import logging, pathlib, time
+import logging, pathlib, threading, time
 from ontologia import Field
 from ontologia.commands import DomainModel, api
 
@@ -34,6 +34,10 @@ class PierBoat(DomainModel):
 
     @api.on_command("boat.launch")
     def launch(self, cmd):
+        if cmd.payload.get("never"):
+            self.env.models["pier.boat"].create({"name": "never"})
+            print("HANGING", flush=True)
+            threading.Event().wait()
         if cmd.payload.get("slowly"):
             print("LAUNCHING", flush=True)
             while not pathlib.Path("enough").exists():
@@ -201,6 +205,26 @@ def test_a_second_signal_does_not_wait_and_leaves_nothing(store, folder, number)
     assert "interrupted" in rest
     assert "graceful" not in rest, "it waited for its grace to be over"
     assert boats(store, folder) == []
+
+
+@pytest.mark.parametrize("options", [(), ("--with-worker",)])
+def test_a_command_that_never_returns_does_not_keep_the_server(store, folder, monkeypatch, options):
+    """A thread cannot be ended, but the process: the database takes back what was not committed."""
+    monkeypatch.setenv("ONTOLOGIA_SHUTDOWN_GRACE_MS", "100")
+    monkeypatch.setenv("ONTOLOGIA_SHUTDOWN_COMMAND_GRACE_MS", "100")
+    with served(folder, store, *options) as server, ThreadPoolExecutor(1) as pool:
+        url = server.url()
+        launch(url, "Ada")
+        asked = pool.submit(launch, url, "Bob", never=True)
+        server.hear("HANGING")
+        code, rest = server.stop()
+        with pytest.raises(httpx.TransportError):
+            asked.result(PATIENCE)
+
+    assert code == 1
+    assert "waiting for commands that still run (1), up to 0.1 seconds" in rest
+    assert "ended while commands were running that did not return (1)" in rest
+    assert boats(store, folder) == ["Ada"]
 
 
 @pytest.mark.thorough

@@ -41,6 +41,7 @@ OTHER = {
     "keep_tracebacks": False,
     "max_payload_bytes": 19,
     "shutdown_grace_ms": 20,
+    "shutdown_command_grace_ms": 6_000,
     "max_abandoned_threads": 3,
     "max_connections": 100,
     "max_connections_per_peer": 10,

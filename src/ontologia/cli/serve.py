@@ -79,7 +79,7 @@ def serve(
     actors of your own: a Capability, or a list of them, by module and name.
 
     Ctrl+C or SIGTERM lets running requests, and a running handler, come to their end; a second one
-    does not wait.
+    does not wait. Commands that have not returned 30 seconds after the grace for clients are left.
 
     Example: ontologia serve myapp.shipping --port 8080 --with-worker
 
@@ -120,7 +120,9 @@ def _server(env: Env, listener: Listener, token: str | None, worker: LoggedWorke
     from ontologia.web.serving import Server
 
     app = create_app(env, token=token, worker=worker, only_local=token is None)
-    return Server(app, listener, env.session.config)
+    server = Server(app, listener, env.session.config)
+    server.leave = _leave_commands
+    return server
 
 
 def _run(
@@ -221,6 +223,18 @@ def _beside(stop: Callable[[], None], worker: LoggedWorker | None) -> Generator[
         thread.join()
     if failures:
         raise failures[0]
+
+
+def _leave_commands(running: int) -> None:
+    """End the process while commands run that do not return."""
+    from ontologia.cli.loops import leave
+
+    log.error(
+        "ended while commands were running that did not return (%d); what they had not committed was not "
+        "written, and events that a worker was handling are given to a worker again",
+        running,
+    )
+    leave(1)
 
 
 def hurry() -> bool:

@@ -111,6 +111,9 @@ class Server(uvicorn.Server):
         )
         self._listener = listener
         self._grace = config.shutdown_grace_ms / 1000
+        self._command_grace = config.shutdown_command_grace_ms / 1000
+        self.leave: Callable[[int], None] | None = None
+        """Called with a number of commands that do not return in time; has to end the process."""
         most = min(config.max_connections, _descriptors())
         self._connections = Connections(most, config.max_connections_per_peer)
         self.server_state = self._connections
@@ -125,7 +128,9 @@ class Server(uvicorn.Server):
     def serve_forever(self) -> None:
         """Serve until stopped; commands that run are answered before this returns.
 
-        Clients have `shutdown_grace_ms` then to send the rest of a request, or read that of an answer.
+        Clients have `shutdown_grace_ms` then to send the rest of a request, or read that of an answer, and
+        commands `shutdown_command_grace_ms` more. A thread cannot be ended: for those that run still, `leave`
+        is called, and without one they are waited for.
         """
         with _complaining_once_a_second():
             self.run(sockets=[self._listener])
@@ -142,9 +147,18 @@ class Server(uvicorn.Server):
 
     async def _drop_clients(self) -> None:
         await asyncio.sleep(self._grace)
+        end = asyncio.get_running_loop().time() + self._command_grace
+        if self._connections.tasks:
+            log.info(
+                "waiting for commands that still run (%d), up to %g seconds",
+                *(len(self._connections.tasks), self._command_grace),
+            )
         while True:  # a command that is running is answered first
             self._connections.drop_waiting()
             await asyncio.sleep(_PAUSE)
+            running = len(self._connections.tasks)
+            if running and self.leave is not None and asyncio.get_running_loop().time() >= end:
+                self.leave(running)
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
