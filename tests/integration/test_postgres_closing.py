@@ -14,6 +14,7 @@ import pytest
 
 from ontologia import Event, HandlerContext, OntologiaConfig, Session, on_event
 from ontologia.clock import SYSTEM_CLOCK
+from ontologia.engine.source import StoreSource
 from ontologia.errors import ConnectionLostError, OntologiaError
 from ontologia.runtime.session import core_of
 from ontologia.store.open import open_store
@@ -172,6 +173,30 @@ def test_a_connection_is_waited_for_in_vain_only_once_while_the_session_closes(
     finally:
         server.start()
     assert all(isinstance(each.error, ConnectionLostError) for each in [first, *others])
+
+
+def test_the_last_steps_do_not_wait_as_long_as_an_outage_lasts(server: Postgres) -> None:
+    """While it lasts the pauses of a run grow to 3 s."""
+    with Session(server.uri) as session:
+        source = StoreSource(core_of(session), [])
+        for _ in range(8):
+            source.outage.note(ConnectionLostError("gone"))
+        tries: list[None] = []
+        looks: list[None] = []
+
+        def step() -> None:
+            tries.append(None)
+            if len(tries) == 1:
+                raise ConnectionLostError("gone")
+
+        def hurry() -> bool:  # it is asked every 50 ms
+            looks.append(None)
+            return False
+
+        source._insist(step, hurry)
+
+    assert len(tries) == 2
+    assert len(looks) <= 6
 
 
 def test_a_server_that_comes_back_while_the_session_closes_is_asked_again(

@@ -43,9 +43,14 @@ class Outage:
         )
         return pause
 
-    def wait(self, error: ConnectionLostError | StandbyError, stopped: Callable[[], bool]) -> None:
+    def wait(
+        self,
+        error: ConnectionLostError | StandbyError,
+        stopped: Callable[[], bool],
+        longest: float = _LONGEST_PAUSE,
+    ) -> None:
         """Note it, and wait; not for longer than until the run is stopped."""
-        deadline = time.monotonic() + self.note(error)
+        deadline = time.monotonic() + min(self.note(error), longest)
         while not stopped() and (left := deadline - time.monotonic()) > 0:
             time.sleep(min(left, _LOOK))
 

@@ -27,6 +27,7 @@ from ontologia.store.rows import Claim
 
 log = logging.getLogger(__name__)
 _WHOLE = 1_000
+_BEFORE_LAST_TRY = 0.2  # seconds
 
 
 class Failure(NamedTuple):
@@ -265,7 +266,7 @@ class StoreSource:
         try:
             step()
         except ConnectionLostError as error:
-            self.outage.wait(error, hurry)
+            self.outage.wait(error, hurry, _BEFORE_LAST_TRY)
             step()
         self.outage.over(wrote=True)  # also one that began just before the end
 
