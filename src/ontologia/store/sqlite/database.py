@@ -412,6 +412,7 @@ class Database:
     def _hold(self) -> None:
         """Open the writing connection if it was closed after its last use; for the thread with the turn."""
         if self._exclusive and not self._uses:
+            self.writer.close()  # an interrupt may have left it open
             self.writer = self._open_writer()
         self._uses += self._exclusive
 
