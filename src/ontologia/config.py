@@ -119,7 +119,10 @@ class OntologiaConfig(BaseModel):
     shutdown_command_grace_ms: _NotNegative = 30_000
     """How long a stopping server waits for commands after that. What they have not committed then is not written."""
     max_abandoned_threads: _NotNegative = 8
-    """How many threads of a process may be stuck in handlers past their timeouts, before a run ends."""
+    """How many threads of a process may be stuck in handlers past their timeouts, before a run ends.
+
+    One event keeps at most a quarter of them: until they return, that process does not run it.
+    """
 
     max_connections: _Positive = 512
     """The most connections a server has; fewer if the limit on open files leaves no room for them."""

@@ -68,7 +68,7 @@ def test_the_events_of_a_dead_worker_are_anothers_when_its_lease_is_over_and_not
     path, tmp_path
 ):
     place_orders(path, 10)
-    # Not those that the other has already: the one at hand may have lost its lease before.
+    # Not those that the other has already.
     held = """SELECT event_id, lease_until FROM event_claims WHERE due_at IS NOT NULL
               AND session_id = (SELECT session_id FROM event_claims ORDER BY event_id LIMIT 1)"""
 

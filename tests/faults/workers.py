@@ -121,9 +121,9 @@ HANDLERS = [receipt, audit, ship]
 CONSUMERS = {"faults.placed": ["audit", "receipt"], "faults.shipped": ["ship"]}
 
 
-@on_event(Placed, name="audit")
+@on_event(Placed, name="audit", renew=True)
 def asking_audit(ctx: Any) -> None:
-    """Number 4 waits until it is told to go on."""
+    """Number 4 waits until it is told to go on, and keeps its event meanwhile."""
     note("audit", ctx.event.id)
     if ctx.event.number == "4":
         say("inside")

@@ -46,6 +46,10 @@ class GaugeRead(Event):
     number: Field[int]
 
 
+class PumpStarted(Event):
+    number: Field[int]
+
+
 class Trap:
     """Where handlers hang, until the test lets them go."""
 
@@ -64,6 +68,17 @@ class Trap:
         call = self.calls[ctx.event_id]
         call.at -= 60
         call.began -= 60
+        self.wait()
+
+    def move_to_the_end_of_its_time(self, ctx, seconds: float = 29.5) -> None:
+        """By default as late as it is overdue with a lease of 30 s, which still holds."""
+        call = self.calls[ctx.event_id]
+        call.at -= 3_600  # with renew=True it has an hour
+        call.began -= 3_600
+        self._clock.advance(seconds=seconds)
+
+    def hang_to_the_end(self, ctx, seconds: float = 29.5) -> None:
+        self.move_to_the_end_of_its_time(ctx, seconds)
         self.wait()
 
     def wait(self) -> None:
@@ -122,14 +137,19 @@ def test_what_a_handler_held_when_it_timed_out_is_freed_when_it_returns(session,
         gc.enable()
 
 
+@pytest.fixture
+def large_batches(monkeypatch):
+    """As on a quick machine: the batch of the event that hangs has others."""
+    take = Inbox.take
+    monkeypatch.setattr(Inbox, "take", lambda self, **options: take(self, 50, **options))
+
+
 @pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.usefixtures("large_batches")
 def test_a_handler_that_hangs_holds_up_neither_its_own_events_nor_others(
-    session, trap, caplog, monkeypatch, workers
+    session, trap, caplog, workers
 ):
     done, threads = [], set()
-    take = Inbox.take
-    # As on a quick machine: the batch of the event that hangs has others.
-    monkeypatch.setattr(Inbox, "take", lambda self, block=False: take(self, 50, block=block))
 
     @on_event(ValveTurned, name="turn", timeout=30, max_attempts=1)
     def turn_valve(ctx):
@@ -163,7 +183,186 @@ def test_a_handler_that_hangs_holds_up_neither_its_own_events_nor_others(
     assert session.event_store.check() == []
 
 
-def test_a_handler_past_its_lease_is_given_to_the_next_thread_at_once(session, trap):
+@pytest.mark.parametrize("names", [("a-turn", "b-read"), ("b-turn", "a-read")])
+@pytest.mark.parametrize("kind", ["function", "coroutine", "renewed"])
+@pytest.mark.parametrize(
+    ("workers", "seconds"),
+    [
+        (1, 29.5),
+        (1, 31),  # nothing looked before its lease had ended
+        (2, 29.5),
+    ],
+)
+def test_others_and_newer_events_run_before_an_event_that_hangs_is_tried_again(
+    session, trap, names, kind, workers, seconds
+):
+    """The clock stands still: its next attempt comes after a backoff, which does not end."""
+    calls, done = [], set()
+    turns, reads = names
+
+    def begin(ctx):
+        calls.append((ctx.event.number, ctx.attempt))
+        if ctx.event.number == 1:
+            ctx.commit(event=[ValveTurned(number=2), GaugeRead(number=1)])
+            trap.move_to_the_end_of_its_time(ctx, seconds)
+            return True
+        done.add(ctx.event.number)
+        return False
+
+    @on_event(ValveTurned, name=turns)
+    def function(ctx):
+        if begin(ctx):
+            trap.wait()
+
+    @on_event(ValveTurned, name=turns)
+    async def coroutine(ctx):
+        if begin(ctx):
+            await asyncio.Event().wait()
+
+    @on_event(ValveTurned, name=turns, renew=True)
+    def renewed(ctx):
+        if begin(ctx):
+            trap.wait()
+
+    @on_event(GaugeRead, name=reads)
+    def read(ctx):
+        done.add(-ctx.event.number)
+
+    turn(session, 1)
+    handler = {"function": function, "coroutine": coroutine, "renewed": renewed}[kind]
+    with running(session, [handler, read], workers=workers):
+        until(lambda: done == {2, -1})
+        trap.let_go()
+
+    assert [attempt for number, attempt in calls if number == 1] == [1]
+    [attempt] = attempts(session, ValveTurned, 1)
+    assert (attempt["attempt"], attempt["outcome"]) == (1, "timed out")
+    assert session.event_store.check() == []
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_one_event_that_hangs_is_a_dead_letter_at_its_limit_and_its_process_goes_on(
+    session, clock, trap, workers
+):
+    """With the settings as they are: ten attempts, and at most eight threads."""
+    called, done = [], []
+
+    @on_event(ValveTurned, name="turn")
+    def turn_valve(ctx):
+        called.append(ctx.attempt)
+        trap.hang_to_the_end(ctx)
+
+    @on_event(GaugeRead, name="read")
+    def read(ctx):
+        done.append(ctx.event.number)
+
+    turn(session, 1)
+    with running(session, [turn_valve, read], workers=workers):
+        for number in range(1, 11):
+            until(lambda number=number: len(attempts(session, ValveTurned, 1)) == number)
+            clock.advance(seconds=31)  # its backoff is over
+        until(lambda: session.event_store.list_dead_letters("default"))
+        session.commit(event=GaugeRead(number=1))
+        until(lambda: done == [1])
+        trap.let_go()
+
+    assert called == [1, 2]  # a quarter of the threads is all that one event may keep
+    made = attempts(session, ValveTurned, 1)
+    assert [each["attempt"] for each in made] == list(range(1, 11))
+    assert {each["outcome"] for each in made} == {"timed out"}
+    refused = "TimeoutError: it was not called: 2 earlier attempts hang in this process"
+    assert {each["error"] for each in made[2:]} == {refused}
+    assert session.event_store.check() == []
+
+
+def test_an_event_is_called_again_once_its_threads_have_returned(session, clock, trap, monkeypatch):
+    monkeypatch.setattr("ontologia.engine.engine._SHARE", 1_000)  # one thread for an event
+    called = []
+
+    @on_event(ValveTurned, name="turn")
+    def turn_valve(ctx):
+        called.append(ctx.attempt)
+        if ctx.attempt == 1:
+            trap.hang_to_the_end(ctx)
+
+    turn(session, 1)
+    with running(session, [turn_valve]):
+        until(lambda: len(attempts(session, ValveTurned, 1)) == 1)
+        clock.advance(seconds=31)
+        until(lambda: len(attempts(session, ValveTurned, 1)) == 2)
+        before = watchdog.count_abandoned()
+        trap.let_go()
+        until(lambda: watchdog.count_abandoned() < before)
+        clock.advance(seconds=31)
+        until(lambda: called == [1, 3])
+        until(lambda: session.event_store.list_events("default")[0]["status"] == "acked")
+
+    assert [each["attempt"] for each in attempts(session, ValveTurned, 1)] == [1, 2]
+
+
+@pytest.mark.parametrize("kind", ["function", "coroutine"])
+@pytest.mark.usefixtures("large_batches")
+def test_a_handler_is_served_although_each_event_of_those_before_it_hangs(session, trap, kind):
+    calls = []
+
+    def hang(ctx):
+        calls.append(ctx.event.__event_type__)
+        trap.hang_to_the_end(ctx)
+
+    async def await_for_ever(ctx):
+        calls.append(ctx.event.__event_type__)
+        trap.move_to_the_end_of_its_time(ctx)
+        await asyncio.Event().wait()
+
+    function = {"function": hang, "coroutine": await_for_ever}[kind]
+
+    @on_event(ValveTurned, name="a-turn", max_attempts=1)
+    def turn_valve(ctx):
+        return function(ctx)
+
+    @on_event(GaugeRead, name="b-read", max_attempts=1)
+    def read(ctx):
+        return function(ctx)
+
+    @on_event(PumpStarted, name="c-start")
+    def start(ctx):
+        calls.append(ctx.event.__event_type__)
+
+    turn(session, 1, 2)
+    session.commit(event=[GaugeRead(number=n) for n in (1, 2)])
+    session.commit(event=PumpStarted(number=1))
+    with running(session, [turn_valve, read, start]):
+        until(lambda: len(calls) == 5)  # while all of the others hang
+        trap.let_go()
+
+    kinds = [each.__event_type__ for each in (ValveTurned, GaugeRead, PumpStarted)]
+    assert calls[:3] == kinds
+
+
+def test_a_short_lease_that_the_handler_asks_for_is_not_over_at_once(session, trap, monkeypatch):
+    """A call is overdue a second before its lease ends, or a tenth of a short one before."""
+    seen, looks = [], []
+    look = watchdog.Watchdog.look
+    monkeypatch.setattr(watchdog.Watchdog, "look", lambda self: looks.append(1) or look(self))
+
+    @on_event(ValveTurned, name="turn")
+    def turn_valve(ctx):
+        seen.append(ctx.attempt)
+        trap.calls[ctx.event_id].began -= 3_600
+        ctx.renew(seconds=0.5)
+        before = len(looks)
+        until(lambda: len(looks) > before + 3)
+
+    turn(session, 1)
+    session.run([turn_valve], max_iterations=1)
+
+    assert seen == [1]
+    assert session.event_store.list_events("default")[0]["status"] == "acked"
+
+
+def test_a_handler_that_timed_out_is_given_to_another_thread_after_its_backoff(
+    session, clock, trap
+):
     seen = []
 
     @on_event(ValveTurned, name="turn", lease=0.05)
@@ -174,6 +373,8 @@ def test_a_handler_past_its_lease_is_given_to_the_next_thread_at_once(session, t
 
     turn(session, 1)
     with running(session, [turn_valve]):
+        until(lambda: attempts(session, ValveTurned, 1))
+        clock.advance(seconds=31)
         until(lambda: len(seen) == 2)  # before it has returned
         until(lambda: session.event_store.list_events("default")[0]["status"] == "acked")
         trap.let_go()
@@ -467,9 +668,12 @@ def test_a_main_thread_that_hangs_is_replaced_and_still_ends_the_program(uri, nu
 # -- other doors, and operators ---------------------------------------------------------------------
 
 
-def test_a_worker_of_a_queue_goes_on_without_the_thread_that_hangs(open_session, trap):
+def test_a_worker_of_a_queue_goes_on_without_the_thread_that_hangs(open_session, clock, trap):
     session = open_session(settings={"event_claim_lease_ms": 50})
     queue, done = StoreEventQueue(session), []
+
+    def listed():
+        return session.event_store.list_events("default")
 
     def handle(event, _env):
         number = event.payload["number"]
@@ -483,6 +687,8 @@ def test_a_worker_of_a_queue_goes_on_without_the_thread_that_hangs(open_session,
     thread = threading.Thread(target=worker.run_forever)
     thread.start()
     fill(queue, 1, 2)
+    until(lambda: sorted(each["status"] for each in listed()) == ["acked", "pending"])
+    clock.advance(seconds=31)  # its backoff is over
     until(lambda: len(done) == 3)  # the second, and the first again
     health = worker.health_snapshot()
     trap.let_go()

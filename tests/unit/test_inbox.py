@@ -45,6 +45,25 @@ def test_what_was_put_back_is_not_started_with_what_came_meanwhile() -> None:
     assert [inbox.take(), inbox.take()] == [(WORK, before), (WORK, after)]
 
 
+def test_a_consumer_whose_call_hangs_is_served_after_the_others_once() -> None:
+    policy = RetryPolicy(3, 3, Backoff(1, 1))
+    first, second, third = (
+        Consumer(name, ["job"], lambda claim: None, policy, 30_000) for name in ("1", "2", "3")
+    )
+    every = [first, second, third]
+    inbox = Inbox(every, ManualClock(), 2)
+    for each in every:
+        inbox.add(each, [claimed(0, each.name), claimed(1, f"{each.name}, later")])
+
+    inbox.serve_last(first)
+    inbox.serve_last(second)
+    assert inbox.in_turn([first, second, third]) == [third, first, second]
+    taken = [inbox.take() for _ in range(6)]
+
+    assert [each and each[0] for each in taken] == [third, third, first, first, second, second]
+    assert inbox.in_turn(every) == every
+
+
 def test_for_several_workers_events_of_fast_handlers_are_started_with_their_claim() -> None:
     inbox = inbox_of(workers=4)
     assert inbox.start_size(WORK) == 0  # nobody knows yet how long one takes

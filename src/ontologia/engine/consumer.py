@@ -53,7 +53,7 @@ class Consumer:
     policy: RetryPolicy
     lease_ms: float
     timeout_ms: float | None = None
-    """How long a call may take; None for until its lease ends, `inf` for any time."""
+    """How long a call may take; None for until shortly before its lease ends, `inf` for any time."""
     renew: bool = False
     """Whether the lease is renewed while the call runs."""
     formerly: Sequence[str] = ()

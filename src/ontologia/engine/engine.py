@@ -32,6 +32,7 @@ IDLE_POLL = 1.0  # seconds: wakes make it faster, polling makes it certain
 _TRY_AGAIN = 0.05  # seconds after the database was busy for longer than a write waits
 _CANCELLED = 1.0  # seconds a cancelled coroutine has to clean up
 _SHORTEST_LOOK = 0.05  # seconds between two looks at what takes too long
+_SHARE = 4  # of the threads that may be abandoned, one event keeps at most a fourth
 _UNLIMITED = 2**31 - 1
 
 
@@ -93,6 +94,7 @@ class Engine:
         self._inbox = Inbox(consumers, clock, workers)
         self._watchdog = Watchdog(
             *(self._inbox, clock, coroutines, consumers),
+            most_in_event=max(1.0, max_abandoned / _SHARE),
             abandoned=self._abandoned,
             fail=lambda consumer, claim, failure: self._runner.time_out(consumer, claim, failure),
         )
@@ -209,7 +211,7 @@ class Engine:
             if budget <= 0:
                 self._source.flush()
                 return None
-            if claimed or self._stop.is_set():
+            if claimed or self._stop.is_set() or self._has_waiting():
                 continue
             pause = self._source.due_in(self._poll)
             if quiet:
@@ -221,21 +223,19 @@ class Engine:
         """Let each consumer claim once; how many events that were."""
         claimed = 0
         self._source.begin()
-        self._run_waiting()  # what a busy database kept from being run
         if self._watchdog.is_overdue():
             self._look()  # first, or the claim would take its lease for that of a dead session
-        for consumer in self._source.active:
+        for consumer in self._inbox.in_turn(self._source.active):
             if self._stop.is_set() or claimed >= budget:
                 break
+            self._run_waiting(consumer)  # what a busy database, or a call that hangs, kept waiting
             if not self._inbox.lacks(consumer):
                 continue
-            if self._watchdog.is_overdue(consumer, _SHORTEST_LOOK):
-                continue  # its lease may end before the claim is written
             limit = self._inbox.claim_size(consumer, min(self._claim_limit, budget - claimed))
             count = self._source.claim(consumer, limit, self._inbox.start_size(consumer))
             if count:
                 claimed += count
-                self._run_waiting()
+                self._run_waiting(consumer)
         if not claimed and self._inbox.empty():
             self._source.flush()  # else acks go with what those that run commit, or within 5 ms
         return claimed
@@ -254,12 +254,22 @@ class Engine:
 
     # -- running ----------------------------------------------------------------------------------
 
-    def _run_waiting(self) -> None:
-        """With one worker, the engine's own thread runs what was claimed."""
-        if self._workers > 1:
+    def _run_waiting(self, consumer: Consumer) -> None:
+        """With one worker, the engine's own thread runs what was claimed for a consumer."""
+        if self._workers > 1 or self._inbox.lacks(consumer):
             return
-        while not self._stop.is_set() and (batch := self._inbox.take()) is not None:
+        while not self._stop.is_set():
+            batch = self._inbox.take(consumer=consumer)
+            if batch is None:
+                return
             self._run_batch(*batch)
+            if self._inbox.comes_last(consumer):
+                return
+
+    def _has_waiting(self) -> bool:
+        """Whether the engine's own thread has left something for the next pass."""
+        lacks = self._inbox.lacks
+        return self._workers == 1 and not all(lacks(each) for each in self._source.active)
 
     def _work(self) -> None:
         """A worker thread: the next batch of the most urgent consumer, again and again."""
@@ -294,6 +304,9 @@ class Engine:
             for claim in batch:
                 if not self._run_one(consumer, claim, began):
                     return  # the run stops: what is left of the batch is released
+                if self._inbox.comes_last(consumer):
+                    self._inbox.put_back(consumer, batch)  # a coroutine of it timed out
+                    return
         except (LockContentionError, *PASSING):
             self._inbox.put_back(consumer, batch)
             raise

@@ -29,6 +29,8 @@ class Inbox:
     def __init__(self, consumers: Sequence[Consumer], clock: Clock, workers: int = 1) -> None:
         self._clock = clock
         self._workers = workers
+        self._last: dict[str, int] = {}
+        """Consumers that are served after the others, in this order, until they are taken from."""
         self._consumers = {each.name: each for each in consumers}
         self._waiting: dict[str, deque[Claim]] = {each.name: deque() for each in consumers}
         self._size = dict.fromkeys(self._waiting, 1)
@@ -53,21 +55,46 @@ class Inbox:
                 self._idle[id(claim)] = claim
             self._changed.notify_all()
 
+    def serve_last(self, consumer: Consumer) -> None:
+        """Serve the others first, once: a call of this consumer did not return in time."""
+        with self._changed:
+            behind = max(self._last.values(), default=0) + 1
+            self._last = {**self._last, consumer.name: behind}
+
+    def comes_last(self, consumer: Consumer) -> bool:
+        """Whether the others are to be served before this consumer."""
+        return consumer.name in self._last
+
+    def in_turn(self, consumers: Sequence[Consumer]) -> Sequence[Consumer]:
+        """These consumers in the order in which they are served."""
+        last = self._last
+        return sorted(consumers, key=lambda each: last.get(each.name, 0)) if last else consumers
+
     def take(
-        self, most: int | None = None, *, block: bool = False
+        self,
+        most: int | None = None,
+        *,
+        consumer: Consumer | None = None,
+        block: bool = False,
     ) -> tuple[Consumer, list[Claim]] | None:
         """The next batch of the first consumer that has one; None if there is none, or if closed.
 
-        At most `most` events; without it, as many as are run within 20 ms.
+        At most `most` events; without it, as many as are run within 20 ms. Of this `consumer` if
+        one is given.
         """
         with self._changed:
             while not self._closed:
-                for name, queue in self._waiting.items():
+                every = [*self._consumers.values()] if consumer is None else [consumer]
+                for each in self.in_turn(every):
+                    queue = self._waiting[each.name]
                     if queue:
                         if self._must_wait(queue[0]):
                             self._held_back = True
                             break
-                        return self._consumers[name], self._batch(name, queue, most)
+                        if each.name in self._last:
+                            kept = self._last.items()
+                            self._last = {name: at for name, at in kept if name != each.name}
+                        return each, self._batch(each.name, queue, most)
                 if not block:
                     return None
                 self._changed.wait()

@@ -67,6 +67,10 @@ class Runner:
 
     def attempt(self, consumer: Consumer, claim: Claim) -> None:
         """One attempt, run again after each conflict. Raises only what must end the run."""
+        refused = None if self._watchdog is None else self._watchdog.refuse(claim)
+        if refused is not None:
+            self._end_failed(consumer, claim, refused)
+            return
         conflict, conflicts = self._run(consumer, claim), 0
         while conflict is not None:
             conflicts += 1

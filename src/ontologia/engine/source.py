@@ -43,7 +43,7 @@ class Failure(NamedTuple):
     tried: bool = True
     """Whether it counts as an attempt."""
     lapsed: bool = False
-    """Whether the lease has ended: it counts as a crash, unless another session has the event."""
+    """Whether it is written also if the lease has ended, unless another session has the event."""
 
 
 class Source(Protocol):

@@ -29,6 +29,8 @@ from ontologia.store.rows import Claim
 
 log = logging.getLogger(__name__)
 _CLEANING_UP = 1.0  # seconds that a cancelled coroutine has
+_MARGIN = 0.1  # of a lease: the end of an attempt is written before the event is free
+_LONGEST_MARGIN_MS = 1_000.0
 _OWN = str(Path(__file__).parents[1])
 _CALLS = {"runner.py": "_run", "coroutines.py": "to_its_end"}
 """The functions that call a consumer, by file: deeper in the stack it is the consumer's."""
@@ -68,6 +70,11 @@ class Call:
         """What was cancelled at the timeout; its thread goes on itself."""
         self.cancelled = 0.0
 
+    def is_of(self, claim: Claim) -> bool:
+        """Whether it was made for the event and the consumer of this claim."""
+        mine = self.claim
+        return (mine.event.id, mine.handler_id) == (claim.event.id, claim.handler_id)
+
     def end(self) -> bool:
         """The consumer has returned or raised; whether that was in time.
 
@@ -86,10 +93,15 @@ class Watchdog:
         coroutines: Coroutines,
         consumers: Sequence[Consumer],
         *,
+        most_in_event: float,
         abandoned: Callable[[Call], None],
         fail: Callable[[Consumer, Claim, Failure], None],
     ) -> None:
-        """`abandoned` is called with each call whose thread, or event loop, is; `fail` ends attempts."""
+        """`abandoned` is called with each call whose thread, or event loop, is; `fail` ends attempts.
+
+        An event in which `most_in_event` threads of this process hang is not run by it.
+        """
+        self._most_in_event = most_in_event
         self._fail = fail
         self._inbox = inbox
         self._clock = clock
@@ -119,6 +131,17 @@ class Watchdog:
 
     # -- in the thread that calls -----------------------------------------------------------------
 
+    def refuse(self, claim: Claim) -> Failure | None:
+        """The end of an attempt that is not to begin: too many threads hang in its event already."""
+        if not _abandoned:
+            return None
+        hanging = _still_stuck({each for each in list(_abandoned) if each.is_of(claim)})
+        if hanging < self._most_in_event:
+            return None
+        earlier = "an earlier attempt hangs" if hanging == 1 else f"{hanging} earlier attempts hang"
+        error = TimeoutError(f"it was not called: {earlier} in this process")
+        return Failure(describe_error(error), error, "timed out")
+
     def begin(self, consumer: Consumer, claim: Claim) -> Call:
         """A consumer is about to be called."""
         call = Call(self, consumer, claim, self._clock.monotonic())
@@ -146,12 +169,10 @@ class Watchdog:
 
     # -- in the thread that watches ---------------------------------------------------------------
 
-    def is_overdue(self, consumer: Consumer | None = None, within: float = 0.0) -> bool:
-        """Whether a call, of this consumer if one is given, is overdue within so many seconds."""
+    def is_overdue(self) -> bool:
+        """Whether a call is overdue."""
         calls = list(self._calls.values())  # any thread may ask
-        return any(
-            self._left(call) <= within for call in calls if consumer in (None, call.consumer)
-        )
+        return any(self._left(call) <= 0 for call in calls)
 
     def look(self) -> float:
         """Time out what is overdue; seconds until the next look is needed."""
@@ -177,7 +198,9 @@ class Watchdog:
         left = call.at + timeout - self._clock.monotonic()
         if call.consumer.timeout_ms is None:
             until = from_text(call.claim.lease_until)  # the consumer may have renewed it itself
-            left = (until - self._clock.now()).total_seconds()
+            lease_ms = min(call.claim.asked_ms or math.inf, call.consumer.lease_ms)
+            margin = _margin_ms(lease_ms) / 1000
+            left = (until - self._clock.now()).total_seconds() - margin
             if isinstance(self._clock, SystemClock):
                 return left
         return max(left, call.began + timeout - time.monotonic())
@@ -192,6 +215,7 @@ class Watchdog:
             if self._calls.pop(id(call), None) is None:
                 return
             self._inbox.end(call.claim)
+            self._inbox.serve_last(call.consumer)
             call.coroutine = self._coroutines.waited_for(call.thread)
             try:
                 where = stack if call.coroutine is None else call.coroutine.stack()
@@ -218,10 +242,7 @@ class Watchdog:
             "event %s (%s): %s still runs after %g s; %s",
             *(claim.event.id, claim.event.type, claim.handler_id, seconds, became),
         )
-        lapsed = consumer.timeout_ms is None
-        self._fail(
-            consumer, claim, Failure(describe_error(error), error, "timed out", lapsed=lapsed)
-        )
+        self._fail(consumer, claim, Failure(describe_error(error), error, "timed out", lapsed=True))
 
     def _leave_loop(self, call: Call) -> None:
         """A coroutine was cancelled a while ago: if it still runs, run others elsewhere."""
@@ -258,7 +279,14 @@ def _still_stuck(calls: set[Call]) -> int:
 
 
 def _timeout_ms(consumer: Consumer) -> float:
-    return consumer.lease_ms if consumer.timeout_ms is None else consumer.timeout_ms
+    if consumer.timeout_ms is not None:
+        return consumer.timeout_ms
+    return consumer.lease_ms - _margin_ms(consumer.lease_ms)
+
+
+def _margin_ms(lease_ms: float) -> float:
+    """How long before the end of a lease a call is overdue: other sessions wait for that end."""
+    return min(_MARGIN * lease_ms, _LONGEST_MARGIN_MS)
 
 
 def _of_consumer(stack: list[FrameSummary]) -> list[FrameSummary]:

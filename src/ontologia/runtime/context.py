@@ -208,6 +208,7 @@ class HandlerContext(UnitOfWork, Generic[E_co]):
             if not 0 < seconds <= _LONGEST_LEASE:
                 raise InvalidValueError(f"a lease is more than 0 s and at most a year: {seconds!r}")
             lease_ms = seconds * 1000
+        self._claim.asked_ms = lease_ms
         if self._core.deliveries.claims.renew([self._claim], lease_ms):
             raise LeaseExpiredError(self._claim.handler_id, self._claim.event.id)
 

@@ -121,8 +121,8 @@ def on_event(
 
     A handler that has not returned after `timeout` is cancelled if it is `async def`; otherwise its
     thread is left alone and another one goes on with other events. The attempt counts as failed, and
-    can write nothing any more. Without `timeout` that is so when its lease ends; with `renew=True`
-    after an hour.
+    can write nothing any more. Without `timeout` that is so shortly before its lease ends, a tenth
+    of it and at most a second; with `renew=True` after an hour.
     """
     if inspect.isroutine(event_cls):
         raise TypeError(

@@ -201,6 +201,8 @@ class Claim:
     """Whether that is a later one than the start mark says."""
     lease_ms: float = 0.0
     """How long the lease was when the event was claimed; renewals are as long."""
+    asked_ms: float | None = None
+    """How long a lease the handler asked for itself, if it did."""
     renewed: bool = False
     """Whether the lease is renewed while the handler runs."""
     outside: bool = False

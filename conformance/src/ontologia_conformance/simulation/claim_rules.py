@@ -21,7 +21,8 @@ BURIED = "dead letters come at the limit, or by Discard"
 STARTED = "a handler is called only with what was marked as started"
 _JITTER = 0.1
 _FINAL = ("discarded", "undecodable")
-_CRASHES = ("lease expired", "timed out")
+_CRASHED = "lease expired"
+_TIMED_OUT = "timed out"
 Token = tuple[str, str, str]
 
 
@@ -137,8 +138,10 @@ class ClaimRules:
     def _buried(self, tx: Transaction, old: Row, new: Row) -> None:
         demand(new["attempts"] == old["attempts"] + 1, COUNTED, f"{_place(old)} buried", tx.step)
         outcome = self._outcome(tx, old, new["attempts"])
-        if outcome in _CRASHES:
-            self._crashed(tx, old, outcome)
+        if outcome == _CRASHED:
+            self._crashed(tx, old)
+        elif outcome == _TIMED_OUT:
+            self._timed_out(tx, old)
         else:
             self._own(tx, old, f"{_place(old)} was buried")
             self._said(tx, old, outcome)
@@ -149,11 +152,14 @@ class ClaimRules:
         demand(new["attempts"] == old["attempts"] + 1, COUNTED, f"{_place(old)}", tx.step)
         demand(new["attempts"] < self._limit, BURIED, f"{_place(old)} was not buried", tx.step)
         outcome = self._outcome(tx, old, new["attempts"])
-        if outcome in _CRASHES:
-            self._crashed(tx, old, outcome)
+        if outcome == _CRASHED:
+            self._crashed(tx, old)
             return
-        self._own(tx, old, f"{_place(old)} was released")
-        self._said(tx, old, outcome)
+        if outcome == _TIMED_OUT:
+            self._timed_out(tx, old)
+        else:
+            self._own(tx, old, f"{_place(old)} was released")
+            self._said(tx, old, outcome)
         self._backed_off(tx, old, new, outcome)
 
     def _outcome(self, tx: Transaction, old: Row, attempt: int) -> str:
@@ -174,10 +180,14 @@ class ClaimRules:
             said = "failed"  # too many in a row
         demand(outcome == said, COUNTED, f"{_place(old)}: {outcome}, and was {said}", tx.step)
 
-    def _crashed(self, tx: Transaction, old: Row, outcome: str) -> None:
-        """Any session may say that a lease is over, and only its own that the handler still runs."""
+    def _timed_out(self, tx: Transaction, old: Row) -> None:
+        """Its own session may say that the handler still runs, also after the end of the lease."""
         own = old["lease_token"] is not None and old["session_id"] == tx.session_id
-        demand(outcome == "lease expired" or own, FENCE, f"{_place(old)} {outcome}", tx.step)
+        demand(own, FENCE, f"{_place(old)} timed out", tx.step)
+        demand(old["read_commit"] is not None, COUNTED, f"{_place(old)} never started", tx.step)
+
+    def _crashed(self, tx: Transaction, old: Row) -> None:
+        """Any session may say that a lease is over."""
         demand(old["read_commit"] is not None, COUNTED, f"{_place(old)} never started", tx.step)
         over = old["lease_until"] <= tx.latest and lease_ran_out(
             old["lease_until"], old["available_at"]
@@ -185,10 +195,10 @@ class ClaimRules:
         demand(over, WAITED, f"{_place(old)} was leased until {old['lease_until']}", tx.step)
 
     def _backed_off(self, tx: Transaction, old: Row, new: Row, outcome: str) -> None:
-        ended = self.ended[old["event_id"], old["handler_id"], old["lease_token"]]
+        ended = self.ended.get((old["event_id"], old["handler_id"], old["lease_token"]))
         least = min(self._base * 2 ** new["attempts"], self._cap) / 1000
         most = least + _JITTER
-        if ended.after_ms is not None:
+        if outcome != _TIMED_OUT and ended is not None and ended.after_ms is not None:
             least = most = ended.after_ms / 1000
         earliest = from_text(tx.now) + timedelta(seconds=least)
         last = from_text(tx.latest) + timedelta(seconds=most)

@@ -213,8 +213,8 @@ class Leases:
         """End an attempt that did not succeed; None if the claim is not held (any more).
 
         With `final` the event is dead-lettered. Unless it was `tried`, no attempt is counted, and the
-        wait is that after a first failure. With `lapsed` the lease may have ended, and as then the
-        event is ready again at once.
+        wait is that after a first failure. With `lapsed` the lease may have ended, as long as no
+        other session has claimed the event.
         """
         place = {"event_id": event_id, "handler_id": handler_id}
 
@@ -231,13 +231,7 @@ class Leases:
             if held is None:
                 return None
             attempts, read_commit, started_at = held[:3]
-            if lapsed and held[5] > to_text(instant):
-                return None  # it was renewed at the last moment
-            verdict = (
-                policy.after_crash(attempts)
-                if lapsed
-                else policy.after_failure(attempts, self._draw, after_ms=after_ms)
-            )
+            verdict = policy.after_failure(attempts, self._draw, after_ms=after_ms)
             if not tried:
                 verdict = Verdict(attempts, False, policy.backoff.delay_ms(1, self._draw))
             if final:
@@ -247,13 +241,6 @@ class Leases:
                 self._burial.note(tx, attempt, outcome, error, traceback)
             if verdict.buried:
                 self._burial.bury(tx, attempt, error)
-            elif lapsed:
-                tx.run(
-                    self._sql["count_crash"],
-                    place | {"attempts": verdict.attempts, "error": error},
-                )
-                ids = codec.encode_checked([event_id])
-                tx.run(self._sql["make_ready"], {"consumer_id": held[4], "ids": ids})
             else:
                 wait = timedelta(milliseconds=verdict.delay_ms)
                 times = {"now": to_text(instant), "available_at": to_text(instant + wait)}

@@ -523,18 +523,14 @@ class Claims:
         """End an attempt that did not succeed; None if the claim is not held (any more).
 
         With `final` the event is dead-lettered. Unless it was `tried`, no attempt is counted. With
-        `lapsed` the lease may have ended, and the event is ready again at once.
+        `lapsed` the lease may have ended, as long as no other session has claimed the event.
         """
         instant = self.clock.now()
         now = to_text(instant)
         verdicts: list[Verdict] = []
 
         def fail(doc: ClaimDoc) -> ClaimDoc:
-            verdict = (
-                policy.after_crash(doc.attempts)
-                if lapsed
-                else policy.after_failure(doc.attempts, self._draw, after_ms=after_ms)
-            )
+            verdict = policy.after_failure(doc.attempts, self._draw, after_ms=after_ms)
             if not tried:
                 verdict = Verdict(doc.attempts, False, policy.backoff.delay_ms(1, self._draw))
             if final:
@@ -545,8 +541,7 @@ class Claims:
                 doc = doc.failed(now, verdict.attempts, outcome, error, traceback)
             if verdict.buried:
                 return _dead(doc, now, verdict.attempts, error)
-            wait = timedelta(0) if lapsed else timedelta(milliseconds=verdict.delay_ms)
-            available = to_text(instant + wait)
+            available = to_text(instant + timedelta(milliseconds=verdict.delay_ms))
             return replace(
                 _given_back(doc, now),
                 attempts=verdict.attempts,
@@ -595,8 +590,7 @@ class Claims:
                 return None
             doc = known.claim.doc
             if lapsed:
-                ended = doc.ended or doc.token != claim.token or doc.lease_until > now
-                return None if ended else known
+                return None if doc.ended or doc.token != claim.token else known
             return known if doc.is_held(now, token=claim.token) else None
 
     def holds(self, claim: Claim) -> bool:
