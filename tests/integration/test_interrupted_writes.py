@@ -17,12 +17,15 @@ import pytest
 
 from ontologia import Entity, Field
 from ontologia.store import writer as writer_module
+from ontologia.store.postgres import database
+from ontologia_conformance.tiers import samples
 from tests.integration.running import until
 from tests.integration.test_writer import PATIENCE, Blocker, Call, blocked, writer_of
 
 _CHECKED = {
     dis.opmap[name] for name in ("CALL", "CALL_FUNCTION_EX", "JUMP_BACKWARD") if name in dis.opmap
 }
+_POINTS = 600  # of a thread that leads on PostgreSQL
 _PLACES = ("/ontologia/store/", "contextlib.py", "/runtime/commits.py")
 
 
@@ -30,10 +33,10 @@ class Berth(Entity):
     id: Field[str] = Field(primary_key=True)
 
 
-@pytest.fixture(scope="session")
-def backend(sqlite):
-    """Where a tracer sees all of it."""
-    return sqlite
+@pytest.fixture
+def step(backend):
+    """From one point to the next that is tried: on PostgreSQL there are more, and each takes longer."""
+    return 1 if backend.name == "sqlite" else _POINTS // samples(_POINTS)
 
 
 class Interrupt:
@@ -100,7 +103,12 @@ def elsewhere(function) -> Any:
     return call.outcome
 
 
-def test_an_interrupt_of_a_lone_thread_keeps_nothing_from_others(open_session):
+@pytest.mark.each_database
+def test_an_interrupt_of_a_lone_thread_keeps_nothing_from_others(open_session, monkeypatch):
+    monkeypatch.setattr(
+        database, "_SILENT_COMMIT_MS", 60_000
+    )  # no server ends a transaction for us
+    monkeypatch.setattr(database, "_SILENT_SHARE", 12)
     session = open_session(settings={"lock_timeout_ms": 5_000})
     point = 0
 
@@ -117,8 +125,10 @@ def test_an_interrupt_of_a_lone_thread_keeps_nothing_from_others(open_session):
     assert point > 50
 
 
+@pytest.mark.sampled
+@pytest.mark.each_database
 def test_an_interrupt_of_a_thread_that_writes_for_others_leaves_none_waiting(
-    open_session, monkeypatch
+    open_session, step, monkeypatch
 ):
     monkeypatch.setattr(writer_module, "_LOST", 0.02)  # seconds until a follower looks
     session = open_session(settings={"lock_timeout_ms": 5_000})
@@ -148,11 +158,13 @@ def test_an_interrupt_of_a_thread_that_writes_for_others_leaves_none_waiting(
         assert [type(each.outcome) for each in followers] == [int, int], point
         assert isinstance(elsewhere(partial(commit, session, f"other{name}")), int)
         if raised:
-            point, missed = point + 1, 0
+            point, missed = point + step, 0
         elif missed < 5:  # on a busy machine a follower may have led in its place
             missed += 1
         else:
             break
     assert point > 100
     stored = {each.id for each in session.query().entities(Berth).collect()}
-    assert {f"follower{n}.0-{number}" for n in range(point + 1) for number in range(2)} <= stored
+    assert {
+        f"follower{n}.0-{number}" for n in range(0, point + 1, step) for number in range(2)
+    } <= stored

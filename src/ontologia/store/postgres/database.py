@@ -27,6 +27,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from hashlib import blake2b
 from itertools import chain, islice
 from typing import Any
+from weakref import ref
 
 import psycopg
 from psycopg import errors, pq
@@ -252,10 +253,12 @@ class Database:
         """Of the one thread that writes state."""
         self._lock = threading.Lock()
         self._warm: Connection | None = None
-        self._lent: set[Connection] = set()
+        self._lent: dict[Connection, ref[_Loan]] = {}
+        """The connections in use, and to what; see `_take_back`."""
         self._waiting = 0  # threads that wait for a connection
         self._look_again = 0.0
-        self._writing = False
+        self._open: Wire | None = None
+        """Of the transaction that writes state, unless it has ended; its connection is in use."""
         self._told = _Told()
         self.notice: Callable[[], Last | None] = lambda: None
         """What wakes those who wait for events elsewhere, unless that was said a moment ago."""
@@ -329,17 +332,24 @@ class Database:
         The server ends it when it sends nothing for `silent_ms`; by default that is for a commit,
         which is short.
         """
-        if self._writing:
+        # After an interrupt one may be left that nobody ends; then the turn was taken anew.
+        if self._open is not None and self.turn.used:
             raise RuntimeError("this thread has a write transaction open already")
-        try:
-            self._writing = True
-            silent = self._silent_commit_ms if silent_ms is None else silent_ms
-            with self._transaction(timeout_ms, durable=durable, state=True, silent_ms=silent) as tx:
-                tx.later(_WAIT_FOR, (self._commits_key,))
-                tx.gate = tx.ask(gate)
-                yield tx
-        finally:
-            self._writing = False
+        self._end_interrupted()
+        self.turn.used = True
+        silent = self._silent_commit_ms if silent_ms is None else silent_ms
+        with self._transaction(timeout_ms, durable=durable, state=True, silent_ms=silent) as tx:
+            tx.later(_WAIT_FOR, (self._commits_key,))
+            tx.gate = tx.ask(gate)
+            yield tx
+
+    def _end_interrupted(self) -> None:
+        """End what an interrupt has left open: the server takes it back. For who has the turn."""
+        wire = self._open
+        if wire is not None:
+            wire.connection.close()
+            self._give_back(wire.connection)
+            self._open = None
 
     def append(self, statement: Statement, rows: Iterable[Sequence[Any]]) -> None:
         """Rows that have ids of their own, on disk when this returns.
@@ -436,15 +446,31 @@ class Database:
                 wire.ask(_SET, (0 if unlimited else self._statement_ms,))
             tx = Tx(wire, self.dispatch_key)
             try:
+                if state:
+                    self._open = wire
                 yield tx
                 # Deliveries that are soft may as well be lost and done again. Of anything else the
                 # number must be known before it is committed, to ask what became of it.
                 number = settings[0][-1] if durable or state else None
                 notice = self.notice() if durable and tx.announces and not self.pooled else None
                 cut = self._commit(wire, notice, tx)
+            except GeneratorExit:  # what an interrupt has left; any thread may come by here
+                if not state:
+                    wire.roll_back()
+                elif self.turn.take_now():
+                    try:
+                        if self._open is wire:
+                            self._end_interrupted()
+                    finally:
+                        self.turn.release()
+                raise
             except BaseException:
                 wire.roll_back()
+                if state:
+                    self._open = None
                 raise
+            if state:
+                self._open = None
         if cut is not None:
             wire.drop()
             tx.committed = self._find_out(cut, number, tx.proof)
@@ -541,7 +567,7 @@ class Database:
     @contextmanager
     def _wired(self, limit_ms: float, *, hurry: bool = False) -> Generator[Wire]:
         """A connection of the pool; the driver's errors in our words."""
-        started = time.monotonic()
+        started, loan = time.monotonic(), _Loan()
         connecting_ms = HURRY_MS if hurry else _CONNECTING_MS
 
         def until(sent: float) -> float:
@@ -553,10 +579,10 @@ class Database:
         def another(dead: Connection) -> Connection:
             """Instead of one that died in the pool, with the server or on the way to it."""
             self._give_back(dead)
-            return self._connection(connecting_ms, connecting_ms)
+            return self._connection(loan, connecting_ms, connecting_ms)
 
         try:
-            connection = self._connection(limit_ms, connecting_ms)
+            connection = self._connection(loan, limit_ms, connecting_ms)
             wire = Wire(connection, another, prepares=not self.pooled, until=until)
             try:
                 # The driver would wait for the answer as long as it takes.
@@ -565,7 +591,8 @@ class Database:
                         self._clock.measure(connection)
                 yield wire
             finally:
-                self._put_back(wire.connection)
+                if wire is not self._open:
+                    self._put_back(wire.connection)
         except _COLLISIONS as error:
             others = f"other transactions on {self.shown} ({type(error).__name__})"
             raise Conflict(others, _since(started)) from error
@@ -576,31 +603,50 @@ class Database:
                 error, self.shown, waited_ms=waited, limit_ms=limit, schema=self.schema
             ) from error
 
-    def _connection(self, limit_ms: float, connecting_ms: int) -> Connection:
+    def _connection(self, loan: _Loan, limit_ms: float, connecting_ms: int) -> Connection:
         """A connection that is alive, as far as one can see."""
         for _ in range(_MOST_CONNECTIONS):
-            connection = self._next_connection(limit_ms, connecting_ms)
+            connection = self._next_connection(loan, limit_ms, connecting_ms)
             if not has_died(connection):
                 return connection
             connection.close()
             self._give_back(connection)
-        return self._next_connection(limit_ms, connecting_ms)
+        return self._next_connection(loan, limit_ms, connecting_ms)
 
-    def _next_connection(self, limit_ms: float, connecting_ms: int) -> Connection:
+    def _next_connection(self, loan: _Loan, limit_ms: float, connecting_ms: int) -> Connection:
         """A connection: those of others are waited for `limit_ms`, a new one `connecting_ms`."""
         self.check_usable()
         with self._lock:
-            connection, self._warm = self._warm, None
-            self._waiting += connection is None
-        if connection is None:
-            try:
-                connection = self._from_pool(limit_ms, connecting_ms)
-            finally:
-                with self._lock:
-                    self._waiting -= 1
+            warm = self._warm
+            if warm is not None:
+                # An interrupt can come in between: it may be in both, never in neither.
+                self._lent[warm] = ref(loan)
+                self._warm = None
+                return warm
+            self._waiting += 1
+        try:
+            self._take_back()
+            connection = self._from_pool(limit_ms, connecting_ms)
+        finally:
+            with self._lock:
+                self._waiting -= 1
         with self._lock:
-            self._lent.add(connection)
+            self._lent[connection] = ref(loan)
         return connection
+
+    def _take_back(self) -> None:
+        """Have the pool make others instead of connections that no call uses any more.
+
+        Each was in the hands of a thread that was interrupted.
+        """
+        with self._lock:
+            left = [each for each, loan in self._lent.items() if loan() is None]
+            if self._warm in left:
+                left.remove(self._warm)
+                del self._lent[self._warm]
+        for each in left:
+            each.close()
+            self._give_back(each)
 
     def _from_pool(self, limit_ms: float, connecting_ms: int) -> Connection:
         started = time.monotonic()
@@ -656,9 +702,11 @@ class Database:
         now = time.monotonic()
         idle = connection.pgconn.transaction_status == pq.TransactionStatus.IDLE
         with self._lock:
+            if connection not in self._lent:
+                return
             if idle and self._is_free(now):
-                self._lent.discard(connection)
                 self._warm = connection
+                del self._lent[connection]
                 return
             if now >= self._look_again:
                 self._look_again = now + _KEEP
@@ -670,10 +718,14 @@ class Database:
         return nobody and now < self._look_again and not self._pool.closed
 
     def _give_back(self, connection: Connection) -> None:
-        """Into the pool, which makes another if this one is dead."""
+        """Into the pool, which makes another if this one is dead. Idempotent."""
         with self._lock:
-            self._lent.discard(connection)
-        self._pool.putconn(connection)
+            if connection in self._lent:
+                try:  # noqa: SIM105 - an interrupt could come in the call of `suppress`
+                    self._pool.putconn(connection)
+                except ValueError:  # an interrupt came when the pool had it already
+                    pass
+                del self._lent[connection]
 
     def hurry(self) -> None:
         """See `store.protocol.Store.hurry`."""
@@ -696,6 +748,12 @@ class Database:
                 f"the store {self.shown} was opened in another process",
                 hint="A connection does not survive fork(); open a session in the child.",
             )
+
+
+class _Loan:
+    """What a connection is in use for; there as long as a call has it."""
+
+    __slots__ = ("__weakref__",)
 
 
 class _Told(threading.local):
