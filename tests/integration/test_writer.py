@@ -703,3 +703,20 @@ def test_each_request_is_written_in_its_own_context(session, count):
     core_of(session).commits.write_all(requests)
 
     assert seen == [f"context {number}" for number in range(count)]
+
+
+def test_if_no_transaction_can_begin_all_that_wait_are_told_so_at_once(session, monkeypatch):
+    """To find that a server is away takes ten seconds; no request waits for that again."""
+    writer, tried = writer_of(session), []
+
+    def away(durable, timeout_ms):
+        tried.append(durable)
+        raise ConnectionLostError("the server is away")
+
+    monkeypatch.setattr(writer, "_begin", away)
+    requests = [request(session, Seat(id=f"s{n}", number=n)) for n in range(6)]
+
+    outcomes = core_of(session).commits.write_all(requests)
+
+    assert [str(each) for each in outcomes] == ["the server is away"] * 6
+    assert len(tried) == 1

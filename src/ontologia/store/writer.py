@@ -24,7 +24,7 @@ from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ontologia.clock import Clock
-from ontologia.errors import ConnectionLostError, LockContentionError
+from ontologia.errors import ConnectionLostError, DatabaseError, LockContentionError
 from ontologia.store.lease import STEP
 from ontologia.store.turn import Turn
 
@@ -526,13 +526,19 @@ class Writer:
         except Apart:
             batch.submit_again("alone")
         except Exception as error:  # noqa: BLE001 - each thread raises what is its own
-            if batch.tx is None:  # it could not begin: others may have more time left
+            failed = batch.tx
+            if failed is None and not isinstance(error, DatabaseError):
+                # It could not begin, but others may: they have more time left.
                 batch.submit_again("together")
                 if own.batch is batch:
                     own.error = error
-            elif batch.tx.committed:
+            elif failed is not None and failed.committed:
                 pass
-            elif batch.is_shared and not isinstance(error, ConnectionLostError):
+            elif (
+                failed is not None
+                and batch.is_shared
+                and not isinstance(error, ConnectionLostError)
+            ):
                 batch.submit_again("alone")  # a server may refuse a statement only at the end
             else:
                 batch.error = error
