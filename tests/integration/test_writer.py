@@ -720,3 +720,42 @@ def test_if_no_transaction_can_begin_all_that_wait_are_told_so_at_once(session, 
 
     assert [str(each) for each in outcomes] == ["the server is away"] * 6
     assert len(tried) == 1
+
+
+def test_a_request_that_was_taken_along_before_its_thread_led_keeps_no_other_waiting(
+    open_session, monkeypatch
+):
+    """It was to lead, but a transaction that had begun already wrote it."""
+    monkeypatch.setattr(writer_module, "_LOST", 10 * PATIENCE)
+    session = open_session(
+        entity_types=[Seat], settings={"lock_timeout_ms": int(PATIENCE * 10_000)}
+    )
+    writer = writer_of(session)
+    monkeypatch.setattr(writer, "_joins", True)
+    first, leading = Blocker(), Blocker()
+    calls = [blocked(session, first), Call(lambda: core_of(session).store.submit(leading))]
+    calls[-1].start()
+    until(lambda: writer._waiting)
+    first.free.set()
+    assert leading.begun.wait(PATIENCE)
+    write_one = writer._write_one
+
+    def late(ticket, *limits):
+        until(lambda: ticket.ended)
+        return write_one(ticket, *limits)
+
+    monkeypatch.setattr(writer, "_write_one", late)
+    calls.append(Call(seat(session, "a", 1)))
+    calls[-1].start()
+    until(lambda: writer._waiting)
+    leading.free.set()
+    for call in calls:
+        call.join(PATIENCE)
+        assert not call.is_alive()
+    monkeypatch.setattr(writer, "_write_one", write_one)
+
+    assert calls[-1].outcome == 1
+    following = Call(seat(session, "b", 2))
+    following.start()
+    following.join(PATIENCE / 2)
+    assert following.outcome == 2

@@ -233,6 +233,14 @@ WRITER_MUTATIONS: dict[str, list[Edit]] = {
             "        if tx is not None:\n",
         ),
     ],
+    "a thread that was taken along before it led keeps others from leading": [
+        Edit(
+            WRITER,
+            "        if ticket.leads:  # another thread has taken it along before it could\n"
+            "            with self._lock:\n                self._led = False\n",
+            "        if ticket.leads:\n",
+        ),
+    ],
     "a commit that failed is taken for a success": [
         Edit(WRITER, "                batch.error = error\n", "                pass\n"),
     ],

@@ -388,6 +388,10 @@ class Writer:
         except BaseException:
             self._withdraw(ticket)
             raise
+        if ticket.leads:  # another thread has taken it along before it could
+            with self._lock:
+                self._led = False
+            self._promote()
         # What failed because of a neighbour that is not written either has not failed.
         error = batch.error or ticket.error
         if error is not None:
@@ -452,6 +456,7 @@ class Writer:
                 self._end_interrupted()
                 self._batch = batch
                 self._take(batch)
+                ticket.leads = False  # once; those who wait then are led by the first of them
                 if batch.tickets:
                     self._leader = threading.get_ident()
                     began = time.monotonic()
