@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 
 import pytest
+from pydantic import field_validator
 
 from ontologia import Entity, Event, Field
 from ontologia.errors import (
@@ -759,3 +760,70 @@ def test_a_request_that_was_taken_along_before_its_thread_led_keeps_no_other_wai
     following.start()
     following.join(PATIENCE / 2)
     assert following.outcome == 2
+
+
+class Guarded(Entity):
+    """Its validator takes a lock, as one does that looks into a cache of the program."""
+
+    id: Field[str] = Field(primary_key=True)
+    number: Field[int] = Field(default=0)
+
+    @field_validator("number")
+    @classmethod
+    def known(cls, number: int) -> int:
+        if not GUARD.acquire(timeout=5):
+            raise ValueError("another thread has the lock")
+        GUARD.release()
+        return number
+
+
+GUARD = threading.RLock()
+
+
+def test_a_thread_may_update_what_a_validator_sees_while_it_has_a_lock_of_that(session, begun):
+    session.ensure(Guarded(id="g"))
+    session.commit()
+
+    def update():
+        with GUARD, session.unit() as unit:
+            unit.update(Guarded, "g", number=7)
+            return unit.commit()
+
+    outcomes, _ = together(session, seat(session, "a", 1), update, seat(session, "b", 2))
+
+    assert outcomes == [3, 4, 5]
+    assert begun == [1, 1, 1]
+    assert session.one(Guarded, "g").number == 7
+
+
+def updated(session, id, number):
+    """What a unit that updates this would have written."""
+    with session.unit() as unit:
+        unit.update(Seat, id, number=number)
+        found = WriteRequest(unit._intents.snapshot(), {})
+        unit.discard()
+    return found
+
+
+def test_updates_of_several_threads_share_a_transaction_unless_the_type_has_upgraders(
+    session, begun, monkeypatch
+):
+    monkeypatch.setattr(writer_of(session), "_joins", False)
+    session.ensure([Seat(id=id, number=number) for number, id in enumerate("ab")])
+    session.commit()
+
+    sizes = []
+    for upgraders in {}, {("Seat", 1): dict}:
+        core_of(session).versions.add_upgraders(upgraders)
+        for ours, theirs in (["a"], ["b"]), (["a", "b"], []):
+            begun.clear()
+            submitted(
+                session,
+                [updated(session, id, 100 * len(sizes) + ord(id)) for id in ours],
+                [updated(session, id, 100 * len(sizes) + ord(id)) for id in theirs],
+            )
+            sizes.append(max(begun))
+
+    assert sizes == [2, 2, 1, 2]
+    found = {each.id: each.number for each in session.query().entities(Seat).collect()}
+    assert found == {"a": 300 + ord("a"), "b": 300 + ord("b"), "first": 99}

@@ -233,6 +233,14 @@ WRITER_MUTATIONS: dict[str, list[Edit]] = {
             "        if tx is not None:\n",
         ),
     ],
+    "code of the program is run by the thread that leads": [
+        Edit(
+            WRITER,
+            "        if (ticket.runs_code or self.runs_code) and ticket.thread != self.thread:\n"
+            "            return False\n",
+            "",
+        ),
+    ],
     "a thread that was taken along before it led keeps others from leading": [
         Edit(
             WRITER,

@@ -68,6 +68,12 @@ class TypeVersions:
         self._own.update(upgraders)
         self.forget()
 
+    def runs_code(self, key: TypeKey) -> bool:
+        """Whether functions of the program see stored fields of a type when some are set."""
+        return self.shape(key).has_validators or any(
+            key[1] in names for names in (*registered(), *self._own)
+        )
+
     def chain(self, shape: Shape, from_version: int, to_version: int) -> Upgrader:
         """All steps between two versions of a type; MissingUpgraderError names those missing."""
         both = self._registry.find("entity", shape.name) and self._registry.find(

@@ -302,6 +302,14 @@ class _Writing(Request):
     def look_ahead(self, tx: Transaction) -> None:
         tx.look_ahead(self._request.claim, self._touched)
 
+    def runs_code(self) -> bool:
+        # What is updated goes through validators and upgraders; all else was encoded before.
+        return any(
+            any(intent.patch is not None for intent in wanted.values())
+            and self._versions.runs_code(type_key)
+            for type_key, wanted in self._request.queue.items()
+        )
+
     def write(self, tx: Transaction) -> None:
         request = self._request
         claim, expected = request.claim, request.expected_head

@@ -426,6 +426,11 @@ class Shape:
             self.key_text(checked)
         return checked
 
+    @property
+    def has_validators(self) -> bool:
+        """Whether the class has any, its own or inherited."""
+        return bool(self._validators.model or self._validators.fields)
+
     # -- validators of the whole object ---------------------------------------------------------
 
     def assigned(self, values: Mapping[str, Any], updates: Mapping[str, Any]) -> dict[str, Any]:
@@ -727,7 +732,7 @@ class Shape:
         The validators of the class see all of them; InvalidValueError if one refuses.
         """
         some = self._decode_some(codec.decode_stored(patch))
-        if self._validators.model or self._validators.fields:
+        if self.has_validators:
             some = self.assigned(obj.__dict__, some)
         obj.__dict__.update(some)
 
@@ -737,7 +742,7 @@ class Shape:
         The validators of the class see all of them; InvalidValueError if one refuses.
         """
         some: dict[str, Any] = codec.decode_stored(patch)
-        if self._validators.model or self._validators.fields:
+        if self.has_validators:
             values = self.keyed(self._decode_some(dict(stored)), key)
             return self.dump(values | self.assigned(values, self._decode_some(some)))
         return codec.encode_checked(stored | some, where=self.name)

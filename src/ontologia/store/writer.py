@@ -11,6 +11,10 @@ Requests are isolated from each other's failures. One that raises before it has 
 fails alone. After that, the transaction is rolled back and each of its requests is written again,
 alone: a savepoint would cost every request something, and on a server a round trip. If COMMIT
 fails, all have failed.
+
+Code of the program (validators, upgraders) may wait for a lock that a thread has which waits for
+its commit. So a request that runs any is written by its own thread, and shares a transaction with
+requests of that thread alone.
 """
 
 from __future__ import annotations
@@ -68,6 +72,10 @@ class Request:
     def look_ahead(self, tx: Transaction) -> None:
         """Ask for what `write` needs to know, so that a server answers all requests at once."""
 
+    def runs_code(self) -> bool:
+        """Whether `write` calls functions of the program, which may wait for anything."""
+        return False
+
     def write(self, tx: Transaction) -> None:
         """Write. It may be called again, in another transaction; what it raises, `submit` raises."""
         raise NotImplementedError
@@ -92,11 +100,16 @@ class Posted(Request):
 class _Ticket:
     """A request that waits, or is being written."""
 
-    __slots__ = ("alone", "batch", "context", "error", "leads", "request", "wake")
+    __slots__ = (
+        *("alone", "batch", "context", "error", "leads", "request", "runs_code"),
+        *("thread", "wake"),
+    )
 
     def __init__(self, request: Request, *, alone: bool) -> None:
         self.request = request
         self.alone = alone
+        self.runs_code = request.runs_code()
+        self.thread = threading.get_ident()
         self.context: Context = request.context or copy_context()
         """A request runs in the context of the thread that submitted it, whichever thread writes."""
         self.batch: _Batch | None = None
@@ -114,10 +127,18 @@ class _Ticket:
 class _Batch:
     """The requests of one transaction, and what came of them."""
 
-    __slots__ = ("again", "durable", "ended", "error", "hard", "posted", "tickets", "tx", "weight")
+    __slots__ = (
+        *("again", "durable", "ended", "error", "hard", "posted", "runs_code", "thread"),
+        *("tickets", "tx", "weight"),
+    )
 
     def __init__(self) -> None:
+        """Of the calling thread, which writes it."""
         self.tickets: list[_Ticket] = []
+        self.thread = threading.get_ident()
+        """Whose requests these are; 0 once another thread has one among them."""
+        self.runs_code = False
+        """Whether one of them calls functions of the program."""
         self.posted: list[tuple[Posted, list[BaseException]]] = []
         self.weight = 0
         self.hard = 0
@@ -136,6 +157,8 @@ class _Batch:
 
     def has_room(self, ticket: _Ticket) -> bool:
         """Whether this request may be part of the same transaction."""
+        if (ticket.runs_code or self.runs_code) and ticket.thread != self.thread:
+            return False
         if not self.tickets:
             return True
         if ticket.alone or self.tickets[0].alone:
@@ -147,6 +170,9 @@ class _Batch:
     def add(self, ticket: _Ticket) -> None:
         ticket.batch = self
         self.tickets.append(ticket)
+        if ticket.thread != self.thread:
+            self.thread = 0
+        self.runs_code = self.runs_code or ticket.runs_code
         self.weight += ticket.request.weight
         if ticket.request.durable:
             self.durable = True
