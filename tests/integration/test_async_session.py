@@ -23,6 +23,7 @@ from ontologia.errors import (
 from ontologia.query import count
 from ontologia.query.async_builder import AsyncEntityQuery, AsyncGroupedQuery, AsyncPathQuery
 from ontologia.query.builder import EntityQuery, GroupedQuery, PathQuery
+from ontologia.runtime.reader import CheckedReader
 from ontologia.runtime.session import core_of
 from tests.integration.running import PATIENCE
 from tests.integration.test_writer import Blocker, Call, blocked, writer_of
@@ -376,6 +377,36 @@ def test_what_a_unit_reads_while_its_commit_is_under_way_is_not_part_of_that(ses
 
     run(work, session)
     first.join(PATIENCE)
+
+
+def test_what_a_query_would_have_read_that_was_given_up_is_not_checked(session, monkeypatch):
+    begun, go = threading.Event(), threading.Event()
+    objects, returned = CheckedReader.objects, []
+
+    def slow(self, question):
+        begun.set()
+        assert go.wait(PATIENCE)
+        found = objects(self, question)
+        returned.append(found)
+        return found
+
+    monkeypatch.setattr(CheckedReader, "objects", slow)
+
+    async def work(s):
+        unit = s.unit(reads="checked")
+        task = asyncio.create_task(unit.query().entities(Berth).collect())
+        await ended(begun.is_set)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        go.set()
+        await ended(lambda: returned)
+        s.update(Berth, "b0", depth=6)
+        await s.commit()
+        unit.ensure(Berth(id="x"))
+        assert await unit.commit() == 3
+
+    run(work, session)
 
 
 # -- transact -------------------------------------------------------------------------------------

@@ -38,6 +38,7 @@ from ontologia.runtime.delta import Delta
 from ontologia.runtime.explain import Why
 from ontologia.runtime.handlers import Function
 from ontologia.runtime.intents import not_there
+from ontologia.runtime.reader import noting
 from ontologia.runtime.session import Session, core_of
 from ontologia.runtime.threads import Deliveries, Job, Threads, for_task
 from ontologia.runtime.trace import Trace
@@ -219,7 +220,9 @@ class AsyncUnitOfWork:
 
         Queries see what is committed, not what is queued.
         """
-        return AsyncQueryBuilder(self._of_caller()._answers(), self._session._ask)
+        unit = self._of_caller()
+        ask = self._session._ask_checked if unit._intents.checked else self._session._ask
+        return AsyncQueryBuilder(unit._answers(), ask)
 
     # -- changes ------------------------------------------------------------------------------
 
@@ -416,6 +419,19 @@ class AsyncSession(AsyncUnitOfWork):
     def _ask(self, function: Callable[[], R], /) -> Coroutine[Any, Any, R]:
         """Read in a thread; a task that is cancelled does not wait for it."""
         return self._threads.call(function).abandoned()
+
+    async def _ask_checked(self, function: Callable[[], R], /) -> R:
+        """The same for a unit that checks its reads; what was given up was not read."""
+        notes: list[Callable[[], None]] = []
+
+        def read() -> R:
+            noting.set(notes)  # in a copy of the context
+            return function()
+
+        found = await self._ask(read)
+        for note in notes:
+            note()
+        return found
 
     def run_sync(
         self, function: Callable[P, R], /, *args: P.args, **options: P.kwargs

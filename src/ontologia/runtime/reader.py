@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import orjson
@@ -239,11 +241,15 @@ class Reader:
             self._registry.add(shape.cls)
 
 
+noting: ContextVar[list[Callable[[], None]] | None] = ContextVar("ontologia_noting", default=None)
+"""For a thread that reads for a task: the task calls these when it has the answer, or never."""
+
+
 class CheckedReader:
     """A reader that notes the version of every object it gives, for a unit that checks its reads.
 
     What is read of the past is what it is, and aggregates are of no single object: neither is
-    noted.
+    noted. Where `noting` has a list, the notes are put there instead.
     """
 
     def __init__(self, reader: Reader, intents: Intents) -> None:
@@ -270,7 +276,7 @@ class CheckedReader:
         """Note objects; of relations also the ends, if the question was about them."""
         for obj in found:
             shape = type(obj).__shape__
-            self._intents.note(shape, object_key(obj, shape), obj._version[0])
+            self._note_one(shape, object_key(obj, shape), obj._version[0])
             if shape.kind == "relation":
                 self.note_ends(obj)
                 for side, end in shape.ends.items() if ends else ():
@@ -283,7 +289,14 @@ class CheckedReader:
 
     def _end(self, shape: Shape, key: str, entity: Any) -> None:
         version = ABSENT if entity is None else entity._version[0]
-        self._intents.note(shape, (key,), version)
+        self._note_one(shape, (key,), version)
+
+    def _note_one(self, shape: Shape, key: ObjectKey, version: int) -> None:
+        notes = noting.get()
+        if notes is None:
+            self._intents.note(shape, key, version)
+        else:
+            notes.append(partial(self._intents.note, shape, key, version))
 
 
 class _Ends:
