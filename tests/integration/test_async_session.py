@@ -12,6 +12,7 @@ import pytest
 from ontologia import AsyncSession, Entity, Event, Field, Relation, Session, on_event
 from ontologia.errors import (
     ConfigTypeError,
+    DefinitionError,
     InvalidTypeError,
     NotFoundError,
     ObjectExistsError,
@@ -23,9 +24,10 @@ from ontologia.errors import (
 from ontologia.query import count
 from ontologia.query.async_builder import AsyncEntityQuery, AsyncGroupedQuery, AsyncPathQuery
 from ontologia.query.builder import EntityQuery, GroupedQuery, PathQuery
+from ontologia.runtime import threads as threads_module
 from ontologia.runtime.reader import CheckedReader
 from ontologia.runtime.session import core_of
-from tests.integration.running import PATIENCE
+from tests.integration.running import PATIENCE, until
 from tests.integration.test_writer import Blocker, Call, blocked, writer_of
 
 pytestmark = pytest.mark.each_database
@@ -721,6 +723,61 @@ def test_more_functions_than_threads_are_all_called(session):
         return await asyncio.gather(*(s.run_sync(lambda n=n: n) for n in range(200)))
 
     assert run(work, session) == list(range(200))
+
+
+def test_functions_in_all_threads_may_wait_for_commits(session):
+    together = threading.Barrier(16)  # as many as there are threads
+
+    async def work(s):
+        loop = asyncio.get_running_loop()
+
+        async def write(number):
+            async with s.unit() as unit:
+                unit.ensure(Berth(id=f"x{number}"))
+
+        def wait(number):
+            together.wait(PATIENCE)
+            asyncio.run_coroutine_threadsafe(write(number), loop).result(PATIENCE)
+
+        await asyncio.gather(*(s.run_sync(wait, number) for number in range(16)))
+
+    run(work, session)
+
+    assert len(depths(session)) == 18
+
+
+def test_a_session_that_is_closed_has_no_threads(uri, monkeypatch):
+    monkeypatch.setattr(threads_module, "_IDLE", 10 * PATIENCE)
+    before = set(threading.enumerate())
+
+    def own():
+        return [
+            each
+            for each in set(threading.enumerate()) - before
+            if each.name in ("ontologia-io", "ontologia-commits")
+        ]
+
+    async def main():
+        async with AsyncSession(uri, entity_types=[Berth]) as s:
+            s.ensure(Berth(id="x"))
+            await s.commit()
+            assert len(own()) >= 2
+        until(lambda: not own())
+        with pytest.raises(DefinitionError):
+            async with AsyncSession(uri, entity_types=[None]):
+                pass
+        until(lambda: not own())
+
+    asyncio.run(main())
+
+
+def test_a_session_that_was_given_can_be_used_after_it_was_closed(session):
+    async def work(s):
+        await s.close()
+        s.ensure(Berth(id="x"))
+        return await s.commit()
+
+    assert run(work, session) == 2
 
 
 # -- handlers -------------------------------------------------------------------------------------

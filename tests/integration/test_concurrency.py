@@ -630,6 +630,49 @@ def test_a_session_in_a_forked_child_says_so_and_leaves_the_parent_alone(uri):
     assert (own, commit_id, names) == (2, 3, ["Ada", "Bob", "Cid"])
 
 
+def test_an_async_session_in_a_forked_child_says_so_too(uri):
+    program = """
+    import asyncio
+    from ontologia import AsyncSession
+
+    plain = Session(sys.argv[1])
+    session = AsyncSession(plain)
+
+    async def read():
+        return await session.get(Customer, "c1")
+
+    async def write():
+        session.ensure(Customer(id="c1", name="Ada"))
+        return await session.commit()
+
+    asyncio.run(write())
+    asyncio.run(read())  # its thread is there for the next one
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)  # seconds; only a hang takes that long
+        seen = []
+        for use in (read, write, session.close):
+            try:
+                seen.append(repr(asyncio.run(use())))
+            except SessionClosedError as error:
+                seen.append(str(error))
+        os.write(writer, json.dumps(seen).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writer)
+    with open(reader) as pipe:
+        seen = json.loads(pipe.read() or "[]")
+    report([seen, asyncio.run(read()).name])
+    plain.close()
+    """
+
+    seen, name = run(program, uri)
+
+    assert ["opened in another process" in text for text in seen] == [True, True, False]
+    assert name == "Ada"
+
+
 def test_a_forked_child_closes_its_parents_session_without_waiting_for_its_run(uri):
     program = """
     import signal, threading

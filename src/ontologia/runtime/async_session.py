@@ -123,9 +123,10 @@ class _Commits:
     Everything but `_write` is called on the loop.
     """
 
-    def __init__(self, session: Session, threads: Threads, deliveries: Deliveries) -> None:
+    def __init__(self, session: Session, deliveries: Deliveries) -> None:
         self._session = session
-        self._threads = threads
+        self._thread = Threads(1, "ontologia-commits")
+        """One of its own: what the others do may wait for a commit."""
         self._deliveries = deliveries
         self._waiting: list[_Commit] = []
         self._begins = False
@@ -146,7 +147,7 @@ class _Commits:
         self._waiting = []
         self._begins = bool(batch)
         if batch:
-            self._threads.do(partial(self._write, batch))
+            self._thread.do(partial(self._write, batch))
 
     def _write(self, batch: list[_Commit]) -> None:
         outcomes: Sequence[Written | Exception]
@@ -161,6 +162,10 @@ class _Commits:
         self._deliveries.loop.call_soon(self._begin)
         for commit, outcome in zip(batch, outcomes, strict=True):
             commit.settle(outcome)
+
+    def close(self) -> None:
+        """Have its thread end once nothing waits. Idempotent."""
+        self._thread.close()
 
 
 class AsyncUnitOfWork:
@@ -481,8 +486,9 @@ class AsyncSession(AsyncUnitOfWork):
         deliveries = self._threads.deliveries()
         commits = self._commits.get(deliveries)
         if commits is None:
-            commits = _Commits(self.session, self._threads, deliveries)
-            self._commits = {d: c for d, c in self._commits.items() if not d.loop.is_closed()}
+            commits = _Commits(self.session, deliveries)
+            for each in [each for each in self._commits if each.loop.is_closed()]:
+                self._commits.pop(each).close()
             self._commits[deliveries] = commits
         self._committing.add(id(unit))
         commit = commits.submit(unit, request, emits)
@@ -699,23 +705,30 @@ class AsyncSession(AsyncUnitOfWork):
 
         A session that is running is stopped first.
         """
-        if self._opened is None:
-            return
+        try:
+            if self._opened is not None:
+                await self._close(self._opened)
+        finally:
+            self._threads.close()
+            for commits in list(self._commits.values()):
+                commits.close()
+
+    async def _close(self, session: Session) -> None:
         for task, unit in list(self._units.items()):
-            if len(unit._intents) and not core_of(self._opened).closed:
+            if len(unit._intents) and not core_of(session).closed:
                 log.warning(
                     "session closed with %d objects queued by task %s; they were not written",
                     *(len(unit._intents), task.get_name()),
                 )
             unit._end()
         if self._own:
-            await self.run_sync(self._opened.close)
+            await self.run_sync(session.close)
 
     async def __aenter__(self) -> Self:
         if self._opened is None:
             try:
                 await self.run_sync(self._open)
-            except asyncio.CancelledError:
+            except BaseException:
                 await self.close()
                 raise
         core_of(self.session).check_open()

@@ -10,6 +10,9 @@ from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from typing import Any, Generic, ParamSpec, TypeVar
+from weakref import WeakSet
+
+from ontologia.forking import in_forked_child
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -102,16 +105,25 @@ class Job(Generic[R]):
 
 
 class Threads:
-    """Up to `most` threads, started when they are needed. For any number of event loops."""
+    """Up to `most` threads, started when they are needed. For any number of event loops.
+
+    A forked child has threads of its own: those of its parent are not there.
+    """
 
     def __init__(self, most: int, name: str) -> None:
         self._most = most
         self._name = name
+        self._loops: dict[asyncio.AbstractEventLoop, Deliveries] = {}
+        self._closed = False
+        self.renew()
+        _all.add(self)
+
+    def renew(self) -> None:
+        """Begin with no thread, and nothing to do."""
         self._ready = threading.Condition(threading.Lock())
         self._jobs: deque[Callable[[], None]] = deque()
         self._count = 0
         self._idle = 0
-        self._loops: dict[asyncio.AbstractEventLoop, Deliveries] = {}
 
     def deliveries(self) -> Deliveries:
         """Those of the running loop."""
@@ -134,6 +146,15 @@ class Threads:
                 self._count += 1
                 threading.Thread(target=self._work, name=self._name, daemon=True).start()
 
+    def close(self) -> None:
+        """Have each thread end once there is nothing to do for it. Idempotent; does not wait.
+
+        What is to be done later is done by threads that end then.
+        """
+        with self._ready:
+            self._closed = True
+            self._ready.notify_all()
+
     def call(self, function: Callable[P, R], *args: P.args, **options: P.kwargs) -> Job[R]:
         """Have a thread call a function, in a copy of the caller's context."""
         deliveries = self.deliveries()
@@ -155,7 +176,7 @@ class Threads:
                 while not self._jobs:
                     self._idle += 1
                     try:
-                        notified = self._ready.wait(_IDLE)
+                        notified = self._ready.wait(0.0 if self._closed else _IDLE)
                     finally:
                         self._idle -= 1
                     if not notified and not self._jobs:
@@ -164,6 +185,17 @@ class Threads:
                 work = self._jobs.popleft()
             work()
             del work  # not kept alive by a thread that waits
+
+
+_all: WeakSet[Threads] = WeakSet()
+
+
+def _renew() -> None:
+    for each in _all:
+        each.renew()
+
+
+in_forked_child(_renew)
 
 
 def in_context(function: Callable[P, R], *args: P.args, **options: P.kwargs) -> Callable[[], R]:
