@@ -27,6 +27,7 @@ from ontologia.query.builder import EntityQuery, GroupedQuery, PathQuery
 from ontologia.runtime import threads as threads_module
 from ontologia.runtime.reader import CheckedReader
 from ontologia.runtime.session import core_of
+from ontologia.runtime.unit import UnitOfWork
 from tests.integration.running import PATIENCE, until
 from tests.integration.test_writer import Blocker, Call, blocked, writer_of
 
@@ -778,6 +779,37 @@ def test_a_session_that_was_given_can_be_used_after_it_was_closed(session):
         return await s.commit()
 
     assert run(work, session) == 2
+
+
+@pytest.mark.parametrize("failure", [ZeroDivisionError, KeyboardInterrupt])
+def test_a_commit_whose_outcome_cannot_be_noted_strands_no_other(session, monkeypatch, failure):
+    settle, noted, tasks = UnitOfWork._settle, [], []
+
+    def failing(self, request, written):
+        if ("bad",) in request.queue["entity", "Berth"]:
+            raise failure
+        settle(self, request, written)
+        noted.append(written.commit_id)
+
+    monkeypatch.setattr(UnitOfWork, "_settle", failing)
+
+    async def one(s, id):
+        async with s.unit() as unit:
+            unit.ensure(Berth(id=id))
+            return await unit.commit()
+
+    async def work(s):
+        tasks.extend([asyncio.create_task(one(s, id)) for id in ("a", "bad", "c", "d")])
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    with suppress(KeyboardInterrupt):  # it ends the loop, as one in any callback does
+        run(work, session)
+
+    assert noted == [2, 4, 5]
+    assert all(each.done() for each in tasks)
+    if failure is ZeroDivisionError:
+        outcomes = [type(each.exception() or each.result()) for each in tasks]
+        assert outcomes == [int, ZeroDivisionError, int, int]
 
 
 # -- handlers -------------------------------------------------------------------------------------

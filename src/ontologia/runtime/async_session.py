@@ -109,12 +109,21 @@ class _Commit(Job[int | None]):
 
     def settle(self, outcome: Written | Exception) -> None:
         """Have the unit know what came of it, also if its task is cancelled. Called on the loop."""
-        if isinstance(outcome, Exception):
-            self._unit._refused(self.request.queue, outcome)
-            self.end(None, outcome)
-        else:
-            self._unit._settle(self.request, outcome)
-            self.end(numbered(self._emits, outcome), None)
+        number: int | None = None
+        error: Exception | None = None
+        try:
+            if isinstance(outcome, Exception):
+                error = outcome
+                self._unit._refused(self.request.queue, outcome)
+            else:
+                self._unit._settle(self.request, outcome)
+                number = numbered(self._emits, outcome)
+        except BaseException as raised:
+            error = for_task(raised)
+            if error is not raised:  # an interrupt of the loop, which is its own
+                raise
+        finally:
+            self.end(number, error)
 
 
 class _Commits:
@@ -155,13 +164,12 @@ class _Commits:
             outcomes = core_of(self._session).commits.write_all([each.request for each in batch])
         except BaseException as error:  # noqa: BLE001 - raised by the tasks that wait
             outcomes = [for_task(error)] * len(batch)
-        self._deliveries.put(partial(self._settle, batch, outcomes))
-
-    def _settle(self, batch: list[_Commit], outcomes: Sequence[Written | Exception]) -> None:
         # The tasks that go on now may commit again: they come along with those who wait.
-        self._deliveries.loop.call_soon(self._begin)
-        for commit, outcome in zip(batch, outcomes, strict=True):
-            commit.settle(outcome)
+        begin_soon = partial(self._deliveries.loop.call_soon, self._begin)
+        settle = [
+            partial(commit.settle, outcome) for commit, outcome in zip(batch, outcomes, strict=True)
+        ]
+        self._deliveries.put(begin_soon, *settle)
 
     def close(self) -> None:
         """Have its thread end once nothing waits. Idempotent."""

@@ -24,12 +24,12 @@ class Deliveries:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._calls: deque[Callable[[], None]] = deque()
+        self._calls: deque[Callable[[], object]] = deque()
         self._woken = False
 
-    def put(self, call: Callable[[], None]) -> None:
-        """Have the loop call this. For any thread."""
-        self._calls.append(call)
+    def put(self, *calls: Callable[[], object]) -> None:
+        """Have the loop call these, one after the other, whatever they raise. For any thread."""
+        self._calls.extend(calls)
         if not self._woken:
             self._woken = True
             with suppress(RuntimeError):  # the loop is closed, and no task waits any more
@@ -37,8 +37,12 @@ class Deliveries:
 
     def _deliver(self) -> None:
         self._woken = False  # before the first: what comes from now on wakes it again
-        while self._calls:
-            self._calls.popleft()()
+        try:
+            while self._calls:
+                self._calls.popleft()()
+        finally:
+            if self._calls:  # one has raised, which concerns none of the others
+                self.loop.call_soon(self._deliver)
 
 
 class Job(Generic[R]):
