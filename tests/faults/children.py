@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from ontologia import Session
+from ontologia.clock import SYSTEM_CLOCK, to_text
 from ontologia_conformance.tiers import SCALE, samples
 from tests.faults.checker import UNFINISHED, ask, problems_at_the_end, unsound
 from tests.faults.workers import CONSUMERS, Order, Placed, begin
@@ -125,16 +126,33 @@ def place_orders(path: Path | str, count: int) -> list[str]:
 _HANDLERS = {name for names in CONSUMERS.values() for name in names}
 
 
+def end_leases(path: Path | str) -> None:
+    """End the leases of all claims, as if their time had passed."""
+    now = to_text(SYSTEM_CLOCK.now())
+    ask(
+        path,
+        f"UPDATE event_claims SET lease_until = '{now}', due_at = '{now}'"
+        " WHERE lease_token IS NOT NULL AND due_at IS NOT NULL",
+    )
+
+
 def wait_until_finished(path: Path | str, *children: Child) -> None:
     """Wait until no consumer has anything left to do; these children are to live until then."""
+    wait_for_rows(path, UNFINISHED, [(0,)], *children)
+
+
+def wait_for_rows(
+    path: Path | str, sql: str, rows: list[tuple[Any, ...]], *children: Child
+) -> None:
+    """Wait until a statement gives these rows; these children are to live until then."""
     deadline = time.monotonic() + PATIENCE
-    while ask(path, UNFINISHED) != [(0,)]:
+    while (found := ask(path, sql)) != rows:
         for child in children:
             if child.pipe.poll():
                 raise AssertionError("it ended: " + "\n".join(map(str, child.pipe.recv())))
         if time.monotonic() > deadline:
             stacks = "\n".join(child.stacks() for child in children)
-            raise AssertionError(f"unfinished: {ask(path, UNFINISHED)}\n{stacks}")
+            raise AssertionError(f"wanted {rows}, found {found}: {sql}\n{stacks}")
         time.sleep(0.05)
 
 

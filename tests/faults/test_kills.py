@@ -21,6 +21,7 @@ from tests.faults.children import (
     ask,
     assert_runs_are_accounted_for,
     assert_sound,
+    end_leases,
     noted,
     place_orders,
     show_figures,
@@ -89,7 +90,10 @@ def test_kills_at_random_moments_lose_nothing_and_double_nothing(path, tmp_path)
 
 
 def run_until_it_dies_no_more(path, folder, handler, settings, count: int, threads: int) -> int:
-    """Start a worker again whenever it was killed, until nothing is left; how often it was."""
+    """Start a worker again whenever it was killed, until nothing is left; how often it was.
+
+    Its leases end with each death, and no lease while it lives.
+    """
     deaths = 0
     while True:
         with Child(folder, workers.work, str(path), settings, [handler], threads) as child:
@@ -100,6 +104,7 @@ def run_until_it_dies_no_more(path, folder, handler, settings, count: int, threa
                     return deaths
                 child.process.join(0.02)
             assert child.died() == -signal.SIGKILL
+        end_leases(path)
         deaths += 1
         assert deaths < 20, "it is never buried"
 
@@ -121,7 +126,7 @@ def test_an_event_that_kills_its_process_is_buried_alone(
     path, tmp_path, handler, count, deadly, threads
 ):
     numbers = {id: str(number) for number, id in enumerate(place_orders(path, count))}
-    settings = {"event_claim_lease_ms": 300, "event_max_attempts": 4}
+    settings = {"event_claim_lease_ms": 3_600_000, "event_max_attempts": 4}
 
     deaths = run_until_it_dies_no_more(path, tmp_path, handler, settings, count, threads)
 

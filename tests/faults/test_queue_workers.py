@@ -10,11 +10,11 @@ import pytest
 from ontologia import Session
 from ontologia.queues import DomainEvent, StoreEventQueue
 from ontologia_conformance.queue_world import numbers
-from tests.faults.children import UNFINISHED, ask, assert_sound
+from tests.faults.children import UNFINISHED, ask, assert_sound, end_leases
 from tests.integration.processes import PATIENCE, Process
 from tests.integration.running import until
 
-LEASE_MS = 1_000
+LEASE_MS = 3_600_000
 
 WORK = """
 import threading, time
@@ -108,7 +108,10 @@ def test_what_a_killed_worker_had_is_anothers_after_the_lease(path, tmp_path):
         process.kill()
 
     with Session(str(path)) as session:
-        [delivery] = StoreEventQueue(session).dequeue(10, PATIENCE)
+        queue = StoreEventQueue(session)
+        assert queue.dequeue(10, 0) == []
+        end_leases(path)
+        [delivery] = queue.dequeue(10, PATIENCE)
 
         assert (numbers([delivery]), delivery.attempt_number) == ([0], 2)
     assert noted(tmp_path / "notes") == []
@@ -123,6 +126,7 @@ def test_an_event_that_kills_its_worker_buries_itself_and_nobody_else(path, tmp_
     for _ in range(5):
         with Process(DIE_AT_TWO, path, notes, LEASE_MS) as process:
             assert process.popen.wait(PATIENCE) == -signal.SIGKILL
+        end_leases(path)
 
     with Process(DIE_AT_TWO, path, notes, LEASE_MS) as process:
         process.report()
