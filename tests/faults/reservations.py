@@ -9,7 +9,7 @@ from typing import Any
 
 from ontologia import Entity, Event, Field, OntologiaConfig, Session, UnitOfWork, on_event
 from ontologia.errors import StateConflictError
-from tests.faults.workers import Own, say, say_running
+from tests.faults.workers import Own, listen, say, say_running
 
 
 class Stock(Entity):
@@ -74,11 +74,21 @@ async def add_async(ctx: Any) -> None:
     ctx.commit()
 
 
+_told: list[bool] = []
+
+
 @on_event(ReservationRequested, name="reserve")
 def reserve_and_die(ctx: Any) -> None:
-    """The first conflict of this process is its end: between the conflict and the next run."""
+    """The first conflict of this process is its end: between the conflict and the next run.
+
+    Its first call says that it has read, and waits until it is told to commit.
+    """
     if not reserve(ctx, ctx.event):
         return
+    if not _told:
+        say("read")
+        listen()
+        _told.append(True)
     try:
         ctx.commit()
     except StateConflictError:
