@@ -433,15 +433,17 @@ def test_transact_repeats_an_async_function_until_it_goes_through(session):
     assert depths(session) == {"b0": 10, "b1": 0}
 
 
-def test_calls_of_transact_after_a_conflict_take_turns(session):
+def test_calls_of_transact_after_a_conflict_take_turns(session, monkeypatch):
     """All tasks read the same version, and all but one conflict; of the others none does again."""
+    monkeypatch.setattr("ontologia.runtime.async_session.TAKE_TURNS", PATIENCE)
     together, overlapping = asyncio.Barrier(4), asyncio.Event()
     calls, inside = [], []
 
     async def deepen(unit):
         calls.append(asyncio.current_task())
+        first = len(calls) <= 4
         berth = await unit.one(Berth, "b0")
-        if len(calls) <= 4:
+        if first:
             await together.wait()
         else:
             inside.append(1)
@@ -452,7 +454,7 @@ def test_calls_of_transact_after_a_conflict_take_turns(session):
                     await overlapping.wait()
         berth.depth += 1
         unit.ensure(berth)
-        if len(calls) > 4:
+        if not first:
             await unit.commit()
             inside.pop()
 

@@ -1000,8 +1000,9 @@ def test_transact_calls_again_on_fresh_state(session, crate):
     assert session.one(Crate, "c1").apples == 7
 
 
-def test_calls_of_transact_after_a_conflict_take_turns(session, crate):
+def test_calls_of_transact_after_a_conflict_take_turns(session, crate, monkeypatch):
     """All threads read the same version, and all but one conflict; of the others none does again."""
+    monkeypatch.setattr("ontologia.runtime.unit.TAKE_TURNS", 60.0)  # however slow the machine is
     together, overlapping = threading.Barrier(4), threading.Event()
     calls: list[int] = []
     inside: list[int] = []
