@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from ontologia import Discard, Entity, Event, Field, HandlerContext, Retry, on_event
+from ontologia.engine import runner
 from ontologia.errors import LockContentionError, ObjectExistsError, StateConflictError
 from ontologia.runtime.session import core_of
 from ontologia.store.turn import Turns
-from tests.integration.running import statuses
+from tests.integration.running import PATIENCE, statuses
 
 
 class Seat(Entity):
@@ -189,6 +192,19 @@ def test_what_a_handler_says_after_a_conflict_counts(world, session, error, stat
     assert world.claim() == (status, attempts, 0)
 
 
+@contextmanager
+def held_up(world, session) -> Iterator[None]:
+    """Another program writes, and the session waits for it for 20 ms, as it does at no other time."""
+    store = core_of(session).store
+    config = store.config
+    with core_of(world.other).store.write():
+        store.config = config.model_copy(update={"lock_timeout_ms": 20})
+        try:
+            yield
+        finally:
+            store.config = config
+
+
 def test_too_many_conflicts_in_a_row_are_one_failure(world, open_session):
     session = open_session(settings={"event_max_conflicts": 3})
     calls = []
@@ -212,15 +228,15 @@ def test_too_many_conflicts_in_a_row_are_one_failure(world, open_session):
     assert "transact" not in attempt["error"]  # which a handler may not call
 
 
-def test_a_commit_that_others_held_up_for_too_long_counts_no_attempt(world, open_session, caplog):
-    session, attempts = open_session(settings={"lock_timeout_ms": 20}), []
+def test_a_commit_that_others_held_up_for_too_long_counts_no_attempt(world, session, caplog):
+    attempts = []
 
     @on_event(TicketWanted, name="sell", max_attempts=1)
     def handler(ctx: HandlerContext[TicketWanted]) -> None:
         attempts.append(ctx.attempt)
         sell(ctx)
         if len(attempts) == 1:
-            with core_of(world.other).store.write():
+            with held_up(world, session):
                 ctx.commit()
         ctx.commit()
 
@@ -249,14 +265,14 @@ def test_a_handler_that_is_always_held_up_runs_again_after_its_backoff(world, se
 
 def test_a_handler_that_holds_itself_up_ends_as_a_dead_letter(world, open_session):
     """Its own transaction holds what its commit waits for: that does not pass."""
-    session = open_session(settings={"event_max_conflicts": 3, "lock_timeout_ms": 20})
+    session = open_session(settings={"event_max_conflicts": 3})
     calls = []
 
     @on_event(TicketWanted, name="sell", max_attempts=2)
     def handler(ctx: HandlerContext[TicketWanted]) -> None:
         calls.append(ctx.attempt)
         sell(ctx)
-        with core_of(world.other).store.write():
+        with held_up(world, session):
             ctx.commit()
 
     session.run([handler], max_iterations=20)
@@ -447,8 +463,11 @@ def test_a_run_that_stops_gives_the_event_back_after_a_conflict(world, session):
     assert world.claim() == ("pending", 0, 0)
 
 
-def test_runs_after_a_conflict_take_turns(session):
+def test_runs_after_a_conflict_take_turns(open_session, monkeypatch):
     """Together they would conflict again: commits that wait together are written together."""
+    monkeypatch.setattr(runner, "_TAKE_TURNS_MS", PATIENCE * 1000)
+    # Of its lease a run waits for a tenth.
+    session = open_session(settings={"event_claim_lease_ms": int(PATIENCE * 10_000)})
     with session.unit() as unit:
         unit.ensure(Seat(id="a", free=0))
     session.commit(event=[TicketWanted(ticket=str(number)) for number in range(8)])

@@ -11,6 +11,7 @@ import pytest
 
 from ontologia import Event, Field, on_event
 from ontologia.errors import IntegrityError
+from ontologia.runtime.session import core_of
 from ontologia.testing import ManualClock
 from ontologia_conformance.backends import SQLITE
 from tests.integration.running import PATIENCE, statuses
@@ -248,15 +249,20 @@ def test_a_database_that_is_busy_for_a_while_ends_nothing(open_session, path, ca
         def sleep(self, seconds: float) -> None:
             if blocker.in_transaction:
                 blocker.execute("ROLLBACK")
+                store.config = config
             super().sleep(seconds)
 
-    session, seen = open_session(settings={"clock": Freeing(), "lock_timeout_ms": 20}), []
+    session, seen = open_session(settings={"clock": Freeing()}), []
+    store = core_of(session).store
+    config = store.config
 
     @on_event(Job)
     def block(ctx):
         seen.append((ctx.event.number, ctx.attempt))
         if ctx.event.number == 1:
             blocker.execute("BEGIN IMMEDIATE")
+            # For no longer than it is blocked.
+            store.config = config.model_copy(update={"lock_timeout_ms": 20})
 
     announce(session, 1, 2)
     watchdog = threading.Timer(PATIENCE / 4, session.stop)
