@@ -274,7 +274,10 @@ def work(
     until: Callable[[dict[str, Any]], bool],
     policy: RetryPolicy | None = None,
 ) -> dict[str, Any]:
-    """Run a worker until its snapshot is as wanted, with a clock that runs fast; the last one."""
+    """Run a worker until its snapshot is as wanted; the last one.
+
+    The clock runs fast, but not while the worker has claims of a store: their leases last.
+    """
     worker = EventWorker(Env(queue, {"parcel.posted": list(handlers)}), retry_policy=policy)
     thread = threading.Thread(target=worker.run_forever)
     thread.start()
@@ -283,10 +286,18 @@ def work(
         for _ in range(int(PATIENCE / 0.005)):
             if until(worker.health_snapshot()) or not thread.is_alive():
                 break
-            clock.advance(seconds=0.05)
+            if not _has_claims(queue):
+                clock.advance(seconds=0.05)
             pause.wait(0.005)
     finally:
         worker.stop()
         thread.join(PATIENCE)
     assert not thread.is_alive()
     return worker.health_snapshot()
+
+
+def _has_claims(queue: CarefulQueue) -> bool:
+    if not isinstance(queue, StoreEventQueue):
+        return False  # it has no leases by this clock
+    consumers = queue.session.event_store.list_consumers(queue.session.namespace)
+    return any(each["claimed"] for each in consumers)
