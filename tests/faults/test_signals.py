@@ -8,7 +8,7 @@ import pytest
 
 from ontologia import Session
 from tests.faults.children import ask, assert_sound, place_orders
-from tests.integration.processes import Process
+from tests.integration.processes import PATIENCE, Process
 
 WORK = """
 import threading, time
@@ -48,7 +48,7 @@ SELECT COUNT(ack_at), SUM(attempts), COUNT(due_at), COUNT(dead_lettered_at) FROM
 
 def finish(process: Process) -> int:
     """Its exit code. Long before the grace for handlers is over, or it did not end at once."""
-    return process.popen.wait(20)
+    return process.popen.wait(PATIENCE)
 
 
 def take_the_rest(path) -> list[str]:

@@ -20,7 +20,7 @@ from typing import Any, Self
 import apsw
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 60.0  # seconds, for everything a process does; only a hang takes that long
+PATIENCE = 60.0  # seconds, for each thing that a process says; only a hang takes that long
 
 PRELUDE = """
 import json, os, signal, sys
@@ -75,8 +75,13 @@ class Process:
             stderr=self._stderr,
             text=True,
         )
-        self._watchdog = threading.Timer(PATIENCE, self.popen.kill)
-        self._watchdog.start()
+        self._watchdog = self._watch()
+
+    def _watch(self) -> threading.Timer:
+        """Kill it after `PATIENCE`, unless that is cancelled."""
+        timer = threading.Timer(PATIENCE, self.popen.kill)
+        timer.start()
+        return timer
 
     def __enter__(self) -> Self:
         return self
@@ -91,6 +96,8 @@ class Process:
     def hear(self, word: str) -> str:
         """The next line, which must begin with `word`; what follows it."""
         assert self.popen.stdout is not None
+        self._watchdog.cancel()
+        self._watchdog = self._watch()
         line = self.popen.stdout.readline()
         if line.split(" ", 1)[0].strip() != word:
             rest, _ = self.popen.communicate(timeout=PATIENCE)

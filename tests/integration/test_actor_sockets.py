@@ -296,8 +296,9 @@ def test_a_request_without_an_outcome_ends_with_504(path):
         _, echo = echoing()
         listener, ears = listening("Sys.OrphanOutcome")
         served = serving(path, [echo, ears], timeout=0.05)
-        async with served as (loop, _), connected(path) as client:
+        async with served as (loop, adapter), connected(path) as client:
             answer = await client.ask(data={"silent": True}, id="x", correlation="c")
+            adapter.timeout = None
             again = await client.answers_before(line())
             return answer, again, listener.heard, loop.metrics()["pending"]
 

@@ -30,7 +30,7 @@ from ontologia.errors import (
 from ontologia.queues import EventWorker, InMemoryEventQueue, RetryPolicy
 from ontologia.testing import ManualClock
 from tests.integration.freight import FreightShipment, application, do, model, queued
-from tests.integration.running import until
+from tests.integration.running import PATIENCE, until
 
 KEY = "freight.shipment"
 
@@ -297,7 +297,7 @@ def test_an_env_that_is_closed_under_a_worker_leaves_the_event_to_others(uri: st
     @api.on_event("shipment.seen")
     def note(event: DomainEvent, env: Env) -> None:
         begun.set()
-        assert closed.wait(10)
+        assert closed.wait(PATIENCE)
         env.models["freight.note"].create({"by": "the first"})
 
     def work(env: Env) -> None:
@@ -309,7 +309,7 @@ def test_an_env_that_is_closed_under_a_worker_leaves_the_event_to_others(uri: st
     env.emit("shipment.seen", {})
     thread = threading.Thread(target=work, args=(env,))
     thread.start()
-    assert begun.wait(10)
+    assert begun.wait(PATIENCE)
     env.close()
     closed.set()
     thread.join()

@@ -315,7 +315,7 @@ def test_a_thread_waits_no_longer_for_another_than_for_another_process(open_sess
         gate.reached.wait(PATIENCE)
         quick = pool.submit(second.commit)
         try:
-            error = quick.exception(timeout=5)
+            error = quick.exception(PATIENCE)
         finally:
             gate.opened.set()
 

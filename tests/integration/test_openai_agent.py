@@ -15,7 +15,7 @@ from ontologia.errors import AgentError, ConfigError
 from ontologia.extensions.contract import Event
 from ontologia.extensions.openai import ENDPOINT, OpenAIChatAgent
 from tests.integration.chat_server import chat_server, piece, plain, raw, refused, streamed
-from tests.integration.running import until
+from tests.integration.running import PATIENCE, until
 
 KEY = "sk-very-secret-0123456789"
 ASKED = Event(7, "user.message", "cli_channel", {"text": "Who am I?", "user_id": "ada"}, 1.0)
@@ -327,5 +327,5 @@ def test_no_thread_is_left_when_an_answer_was_given(server, agent):
 
     for thread in threading.enumerate():
         if thread.name == "chat agent":
-            thread.join(5)
+            thread.join(PATIENCE)
             assert not thread.is_alive()
