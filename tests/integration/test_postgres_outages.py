@@ -15,7 +15,7 @@ from ontologia.errors import ConnectionLostError
 from ontologia.runtime.session import core_of
 from ontologia.store.events.leases import Done
 from ontologia.store.postgres import database
-from tests.integration.running import running, statuses, until
+from tests.integration.running import PATIENCE, running, statuses, until
 from tests.servers import ask, own_server
 from tests.shop import Customer
 
@@ -44,7 +44,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch, server: Postgres) -> Iterator[Non
 
 @pytest.mark.thorough
 def test_a_commit_beside_a_server_that_is_away_says_why_and_can_be_made_when_it_is_back(
-    server: Postgres,
+    server: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Session(server.uri, config=OntologiaConfig(lock_timeout_ms=100)) as session:
         head = session.head
@@ -56,6 +56,7 @@ def test_a_commit_beside_a_server_that_is_away_says_why_and_can_be_made_when_it_
         assert "Nothing listens" in (error.value.hint or "")
 
         server.start()
+        monkeypatch.setattr(database, "_CONNECTING_MS", PATIENCE * 1000)
         assert session.commit(event=Rung(number=1)) == head + 1
         assert session.commit() is None
         assert session.event_store.check() == []
