@@ -81,8 +81,8 @@ class Handover:
 
     def take_over(self) -> None:
         """Have another thread run the engine to its end, in place of one that may never come back."""
+        self.taken_over = True  # first: told to stop, the thread is done at once, and recalls this one
         self._start(f"ontologia-run-{next(self._numbers)}", self._run_to_the_end)
-        self.taken_over = True
 
     def _run_to_the_end(self) -> None:
         try:
