@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, NamedTuple, Self
 
 import orjson
@@ -177,7 +177,10 @@ def stop_on_sigterm(stop: Callable[[], object]) -> None:
             stop()
             time.sleep(_AGAIN)
 
-    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=insist, daemon=True).start())
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        threading.Thread(target=insist, daemon=True).start()
+
+    signal.signal(signal.SIGTERM, on_signal)
 
 
 def begin() -> str:

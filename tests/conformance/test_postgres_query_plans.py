@@ -248,3 +248,28 @@ def test_an_index_of_a_field_that_changed_its_type_replaces_the_old_one(uri):
         database.close()
 
     assert "numeric" in made
+
+
+@pytest.mark.req("NEW-009", "NEW-140")
+def test_an_index_of_a_new_field_finds_the_objects_that_lack_it(open_session, watch):
+    fields = {"id": Field[str]}
+    old = made_item(fields)
+    before = open_session(entity_types=[old])
+    before.ensure(old(id=f"i{n}") for n in range(MANY))
+    before.commit()
+    new = made_item(fields | {"kind": Field[str]}, kind=Field(default="plain", index=True))
+    session = open_session(entity_types=[new])
+    session.migrate(dry_run=False, force=True)
+    session.ensure(new(id=f"i{n}", kind="rare") for n in range(3))
+    session.commit()
+    asked = session.query().entities(new)
+
+    [used] = watch.scans(asked.where(new.kind == "rare").collect)
+
+    assert used.startswith("idx_entity_Ware_kind")
+    assert len(asked.where(new.kind == "rare").collect()) == 3
+    assert asked.where(new.kind == "plain").count() == MANY - 3
+
+
+def made_item(fields, **declared):
+    return type(Entity)("Ware", (Entity,), {"__annotations__": fields, **declared})

@@ -80,8 +80,8 @@ def test_a_preview_shows_every_change_and_the_token_and_writes_nothing(shop, mod
     lines = done.stdout.splitlines()
     assert lines[:4] == [
         "entity Product, version 1 → 2",
-        "  - price: float",
-        "  + cents: int",
+        "  - price: float (compatible)",
+        "  + cents: int (breaking: a new field without a default)",
         "  2 objects to write anew",
     ]
     assert lines[4].startswith("token: ")
@@ -106,12 +106,17 @@ def test_the_token_applies_what_was_shown(shop, module):
 
     assert shown["types"][0]["objects"] == 2
     assert shown["types"][0]["changes"] == [
-        {"name": "price", "before": "float", "after": None},
-        {"name": "cents", "before": None, "after": "int"},
+        {"name": "price", "before": "float", "after": None, "verdict": "compatible"},
+        {
+            "name": "cents",
+            "before": None,
+            "after": "int",
+            "verdict": "breaking: a new field without a default",
+        },
     ]
     assert done.exit_code == 0
     assert done.stdout == (
-        "Product is at version 2\nrecorded in commit 2, with the objects that were written anew\n"
+        "Product is at version 2\nrecorded in commit 2, with 2 objects written anew\n"
     )
     assert types_of(shop) == {"Product": 2, "Novelty": 1}
     cls = sys.modules[models].Product
@@ -183,7 +188,8 @@ def test_a_step_that_is_missing_is_an_error_and_nothing_is_written(shop, module)
     assert types_of(shop)["Product"] == 1
 
 
-def test_a_token_is_for_the_store_as_it_was(shop, module):
+@pytest.mark.req("SQL-092")
+def test_a_token_is_for_the_plan_whatever_else_was_committed(shop, module):
     models = module(OTHER + STEP)
     shown = json.loads(
         invoke("migrate", "--models", models, "--datastore-uri", shop, "--json").stdout
@@ -196,6 +202,27 @@ def test_a_token_is_for_the_store_as_it_was(shop, module):
         *("--datastore-uri", shop),
     )
 
+    assert done.exit_code == 0, done.stderr
+    cls = sys.modules[models].Product
+    with Session(shop) as session:
+        assert session.query().entities(cls).collect()[0].cents == 100
+
+
+def test_a_token_is_for_one_plan(shop, module):
+    models = module(OTHER + STEP)
+    shown = json.loads(
+        invoke("migrate", "--models", models, "--datastore-uri", shop, "--json").stdout
+    )
+    with Session(shop) as session:
+        session.ensure(Product(sku="cap", price=1.0))
+    other = module(OTHER.replace("cents: Field[int]", "cents: Field[str]"))
+
+    done = invoke(
+        *("migrate", "--models", other, "--apply", "--token", shown["token"]),
+        *("--datastore-uri", shop),
+    )
+
+    models = other
     assert done.exit_code == 3
     assert f"hint: See what it is now, with its token: ontologia migrate --models {models}" in (
         done.stderr
@@ -314,7 +341,7 @@ def test_values_that_are_not_unique_yet_are_shown_before_there_is_a_token(shop, 
     assert done.exit_code == 3
     assert done.stdout.splitlines() == [
         "entity Product, version 1 → 2",
-        "  ~ price: float → float, unique",
+        "  ~ price: float → float, unique (compatible)",
         "  0 objects to write anew",
         "  not unique: price: 1 value of more than one object, for example 1.5 of nib, pen",
         "Change these values first; then this command gives the token that applies it.",
@@ -342,3 +369,39 @@ def test_values_that_are_unique_become_so_and_the_history_says_it(shop, module):
     assert json.loads(history.splitlines()[-1])["changes"] == [
         {"name": "price", "before": "float", "after": "float, unique"}
     ]
+
+
+@pytest.mark.each_database
+@pytest.mark.req("NEW-140")
+def test_after_a_compatible_change_doctor_finds_nothing_and_an_export_is_complete(shop, module):
+    models = module("""
+from ontologia import Entity, Field
+
+
+class Product(Entity):
+    sku: Field[str] = Field(primary_key=True)
+    price: Field[float | None]
+    tags: Field[list[str]] = Field(default_factory=lambda: ["new"])
+""")
+    shown = invoke("migrate", "--models", models, "--datastore-uri", shop)
+    token = shown.stdout.splitlines()[4].removeprefix("token: ")
+
+    done = invoke(
+        "migrate", "--models", models, "--apply", "--token", token, "--datastore-uri", shop
+    )
+
+    assert shown.stdout.splitlines()[:4] == [
+        "entity Product, version 1 → 2",
+        "  ~ price: float → float | null (compatible)",
+        '  + tags: list[str] (compatible: ["new"] in objects that lack it)',
+        "  0 objects to write anew",
+    ]
+    assert done.exit_code == 0, done.stderr
+    assert "old_versions" not in invoke("doctor", "--datastore-uri", shop, "--json").stdout
+    lines = invoke("export", "--datastore-uri", shop).stdout.splitlines()
+    assert [json.loads(line)["fields"] for line in lines[1:]] == [
+        {"price": 3.0, "sku": "ink", "tags": ["new"]},
+        {"price": 1.5, "sku": "pen", "tags": ["new"]},
+    ]
+    past = invoke("export", "--as-of", "1", "--datastore-uri", shop).stdout.splitlines()
+    assert past[1:] == lines[1:]

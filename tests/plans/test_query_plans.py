@@ -389,6 +389,27 @@ def test_an_index_is_used_by_a_session_that_did_not_make_it(store, watch, open_s
     assert any("idx_entity_Item_name" in step for step in plan)
 
 
+@pytest.mark.req("NEW-009", "NEW-140")
+@pytest.mark.parametrize("condition", ["name", "price", "made"])
+def test_an_index_of_a_new_field_finds_the_objects_that_lack_it(watch, open_session, condition):
+    older = type(Entity)("Item", (Entity,), {"__annotations__": {"id": Field[str]}})
+    before = open_session(entity_types=[older])
+    before.ensure(older(id=f"i{n}") for n in range(3))
+    before.commit()
+    session = open_session(entity_types=[Item])
+    session.migrate(dry_run=False, force=True)
+    field = getattr(Item, condition)
+    asked = session.query().entities(Item).where(field == Item(id="x").__dict__[condition])
+
+    plan = watch.plan(open_session(entity_types=[Item]).query().entities(Item).where(
+        field == Item(id="x").__dict__[condition]
+    ).collect)  # fmt: skip
+
+    assert len(asked.collect()) == 3
+    assert any(f"USING INDEX idx_entity_Item_{condition}" in step for step in plan), plan
+    assert scans(plan) == []
+
+
 # -- relations ------------------------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import hashlib
+import itertools
 import json
 import typing
 from datetime import date, datetime, time, timedelta
@@ -264,7 +265,9 @@ def test_a_difference_lists_what_was_added_removed_and_changed_in_the_order_of_n
     diff = diff_specs(stored, current, 4)
 
     assert diff == TypeDiff(
-        "entity", "Person", 4, ("y", "z"), ("a", "b"), (("age", "int", "float"),)
+        *("entity", "Person", 4, ("y", "z"), ("a", "b"), (("age", "int", "float"),)),
+        schema_hash=current.hash,
+        breaking=tuple((name, "a new field without a default") for name in "yz"),
     )
     assert str(diff) == "entity Person (stored version 4): +y, +z, -a, -b, age: int → float"
 
@@ -289,7 +292,115 @@ def test_a_serialized_difference_is_json_and_says_everything():
         "kind": "entity",
         "name": "Person",
         "from_version": 2,
+        "schema_hash": current.hash,
         "added": ["new"],
         "removed": ["old"],
         "changed": [["age", "int", {"any_of": ["int", "null"]}]],
     }
+
+
+# -- compatible or breaking -------------------------------------------------------------------
+
+
+def widget(fields):
+    """A class of which these are the fields beside its id: types, or types with their `Field`."""
+    declared = {"__annotations__": {"id": Field[str]}}
+    for name, kind in fields.items():
+        declared["__annotations__"][name] = Field[kind[0] if isinstance(kind, tuple) else kind]
+        if isinstance(kind, tuple):
+            declared[name] = kind[1]
+    return type(Entity)("Widget", (Entity,), declared).__shape__
+
+
+def changed(before, after, **options):
+    shape = widget(after)
+    return diff_specs(spec_of(widget(before)), spec_of(shape), 1, shape=shape, **options)
+
+
+class LevelHigh(enum.Enum):
+    LOW = 1
+    HIGH = 2
+
+
+@pytest.mark.req("NEW-140")
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (int, float),
+        (int, float | None),
+        (str, str | None),
+        (int, int | str),
+        (int | str, Any),
+        (Level, LevelHigh),
+        (Level, int),
+        (Level, float),
+        (Literal["a"], Literal["a", "b"]),
+        (Literal["a", "b"], str),
+        (list[int], list[float]),
+        (dict[str, int], dict[str, int | None]),
+        (list[Level], list[LevelHigh]),
+    ],
+)
+def test_a_wider_type_is_compatible_and_the_way_back_is_breaking(before, after):
+    wider, narrower = changed({"x": before}, {"x": after}), changed({"x": after}, {"x": before})
+
+    assert (wider.breaking, wider.fills) == ((), {})
+    assert [name for name, _ in narrower.breaking] == ["x"]
+
+
+@pytest.mark.req("NEW-140")
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(int, bool), (bool, int), (int, str), (Level, str), (Level, bool), (set[int], set[float])],
+)
+def test_types_that_are_stored_otherwise_are_breaking(before, after):
+    assert [name for name, _ in changed({"x": before}, {"x": after}).breaking] == ["x"]
+
+
+@pytest.mark.req("NEW-140")
+@pytest.mark.parametrize(
+    ("field", "reason"),
+    [
+        (int, "a new field without a default"),
+        (
+            (str, Field(default_factory=itertools.count().__next__)),
+            "its default does not pass the validators of the class",
+        ),
+        (
+            (int, Field(default_factory=itertools.count().__next__)),
+            "its default_factory gives another value each time",
+        ),
+        (
+            (str, Field(default="x", unique=True)),
+            "all objects would have the same value of a unique field",
+        ),
+    ],
+)
+def test_a_new_field_is_breaking_unless_old_objects_can_have_its_default(field, reason):
+    assert changed({}, {"x": field}).breaking == (("x", reason),)
+
+
+@pytest.mark.req("NEW-140")
+def test_new_fields_are_filled_with_their_defaults_as_they_are_stored():
+    fields = {
+        "a": (Decimal, Field(default=Decimal("1.50"))),
+        "b": (list[int], Field(default_factory=lambda: [1])),
+        "c": int | None,
+        "d": (Level, Field(default=Level.LOW)),
+    }
+
+    diff = changed({"old": str}, fields)
+
+    assert (diff.compatible, diff.fills) == (True, {"a": "1.50", "b": [1], "c": None, "d": 1})
+    assert diff.verdict("a") == 'compatible: "1.50" in objects that lack it'
+    assert changed({}, fields, earlier={"a"}).breaking == (
+        ("a", "an earlier version had a field of this name"),
+    )
+
+
+def test_the_key_and_what_an_open_type_holds_do_not_change_by_themselves():
+    stored = spec({"id": "int"}, key="id", open=True)
+
+    diff = diff_specs(stored, spec({"id": "float"}, key="id"), 1)
+
+    assert [name for name, _ in diff.breaking] == ["id", "(open)"]

@@ -36,7 +36,8 @@ def migrate(
     """Show how a program's types differ from the store's, or bring the store to them.
 
     Without --apply nothing is written: every change of a field is shown, how many objects would be
-    written anew, and the token that applies this plan to the store as it is now. The exit code is 3
+    written anew, and the token that applies this plan, whatever else is committed meanwhile. A change
+    is compatible, and needs nothing, or breaking, with the reason. The exit code is 3
     while a migration is needed, and 0 when there is nothing to do. The commit says who applied it.
     --apply --force applies what the plan is at that moment, for programs in which nobody looks.
 
@@ -79,7 +80,7 @@ def _applied(
     from ontologia.errors import MigrationTokenError
 
     try:
-        return core_of(session).migrate(token, force, record=said)
+        return core_of(session).migrate(token, force, record=said, follow=True)
     except MigrationTokenError as error:
         error.hint = f"See what it is now, with its token: {again}"
         raise
@@ -94,7 +95,8 @@ def _show_result(call: Call, result: MigrationResult) -> None:
         for name, version in result.versions.items():
             say(f"{name} is at version {version}")
         if result.commit_id is not None:
-            say(f"recorded in commit {result.commit_id}, with the objects that were written anew")
+            anew = f", with {counted(result.objects, 'object')} written anew"
+            say(f"recorded in commit {result.commit_id}{anew if result.objects else ''}")
 
 
 def _show_preview(call: Call, session: Session, preview: MigrationPreview, again: str) -> None:
@@ -109,7 +111,7 @@ def _show_preview(call: Call, session: Session, preview: MigrationPreview, again
         objects = preview.objects[name]
         say(f"{diff.kind} {diff.name}, version {diff.from_version} → {diff.from_version + 1}")
         for change in _changes(session, diff):
-            say(f"  {change}")
+            say(f"  {change} ({diff.verdict(change.name)})")
         say(f"  {counted(objects, 'object')} to write anew")
         for version in preview.missing_upgraders.get(name, ()):
             say(f'  missing: @upgrader("{diff.name}", from_version={version})')
@@ -134,7 +136,11 @@ def _as_json(session: Session, preview: MigrationPreview, diff: Any) -> dict[str
         "objects": preview.objects[name],
         "missing_upgraders": preview.missing_upgraders.get(name, []),
         "duplicates": [each._asdict() for each in preview.duplicates.get(name, [])],
-        "changes": [change._asdict() for change in _changes(session, diff)],
+        "compatible": diff.compatible,
+        "changes": [
+            {**change._asdict(), "verdict": diff.verdict(change.name)}
+            for change in _changes(session, diff)
+        ],
     }
 
 

@@ -23,6 +23,7 @@ from ontologia.migration.plan import (
     compute_migration_token,
     compute_plan_hash,
 )
+from ontologia.migration.upgraders import Upgrader
 from ontologia.migration.versions import TypeVersions, decode_fields, upgrade
 from ontologia.query.aggregates import count
 from ontologia.query.question import Question
@@ -70,22 +71,35 @@ class Migration:
         *,
         token: str | None,
         force: bool,
+        follow: bool = False,
         metadata: dict[str, Any],
         record: dict[str, Any] | None = None,
     ) -> MigrationResult:
         """Do what the token's preview said; MigrationTokenError if that is no longer the plan.
 
+        With `follow` the store may have had other commits since the preview.
+
+        Compatible changes are one short transaction, which writes no object.
+
         With the `record` of an operator there is a commit, also if no object was to be written
         anew; it says the same, and how many were.
         """
-        if not self._plan()[0]:
+        diffs, head = self._plan()
+        if not diffs:
             return MigrationResult([], {}, None)
         if token is None and not force:
             raise MigrationTokenError("a migration needs the token of its preview, or force=True")
+        if all(self._leaves(diff) and not diff.made_unique for diff in diffs):
+            if token is not None:
+                _check(token, diffs, head, follow=follow)
+            at = None if token is None or follow else head
+            result = self._write(owner_id, diffs, at, [], metadata, record, lease=False)
+            self._versions.forget()
+            return result
         with self._store.long_write(owner_id):
             diffs, head = self._plan()
             if token is not None:
-                _check(token, diffs, head)
+                _check(token, diffs, head, follow=follow)
             changes: list[RawChange] = []
             for diff in diffs:
                 upgraded = self._upgraded(diff)
@@ -100,21 +114,27 @@ class Migration:
         self,
         owner_id: str,
         diffs: list[TypeDiff],
-        head: int,
+        head: int | None,
         changes: list[RawChange],
         metadata: dict[str, Any],
         record: dict[str, Any] | None,
+        *,
+        lease: bool = True,
     ) -> MigrationResult:
-        with self._store.write(owner_id=owner_id) as tx:
+        with self._store.write(owner_id=owner_id if lease else None) as tx:
             # Nobody else can write before this transaction ends, so what is checked here holds.
-            tx.verify_lock(owner_id)
-            if self._versions.diffs(tx) != diffs or tx.head() != head:
+            if lease:
+                tx.verify_lock(owner_id)
+            if self._versions.diffs(tx) != diffs or head not in (None, tx.head()):
                 raise MigrationTokenError("the store changed while the migration was prepared")
             versions: dict[TypeKey, int] = {}
             for diff in diffs:
                 schema_json = self._versions.spec(self._shape(diff)).to_json()
                 stored = tx.register_type(
-                    diff.kind, diff.name, schema_json, runtime_id=owner_id, reason="migration"
+                    *(diff.kind, diff.name, schema_json),
+                    runtime_id=owner_id,
+                    reason="migration",
+                    fills=diff.fills if self._leaves(diff) else None,
                 )
                 versions[diff.kind, diff.name] = stored.version
             names = {_label(diff, diffs): versions[diff.kind, diff.name] for diff in diffs}
@@ -123,7 +143,7 @@ class Migration:
                 said |= record | {"counts": {"objects": len(changes)}}
             if changes or record is not None:
                 commit_id = tx.write_commit(changes, metadata=said, versions=versions)
-        return MigrationResult(list(names), names, commit_id)
+        return MigrationResult(list(names), names, commit_id, len(changes))
 
     def _upgraded(self, diff: TypeDiff) -> list[RawChange]:
         """Every current object of a type, brought to the next version."""
@@ -131,10 +151,12 @@ class Migration:
         rows = [] if self._leaves(diff) else self._current(shape)
         if not rows:
             return []
-        chain = self._versions.chain(shape, diff.from_version, diff.from_version + 1)
+        chains: dict[int, Upgrader] = {}
         changes: list[RawChange] = []
-        for key, fields in rows:
-            values = upgrade(shape, chain, key, decode_fields(fields))
+        for key, fields, version in rows:
+            if version not in chains:  # older ones were not written anew by compatible changes
+                chains[version] = self._versions.chain(shape, version, diff.from_version + 1)
+            values = upgrade(shape, chains[version], key, decode_fields(fields))
             changes.append(RawChange(shape.kind, shape.name, key, fields, shape.dump(values)))
         return changes
 
@@ -144,19 +166,22 @@ class Migration:
         if upgraded:
             return find_duplicates(shape.unique, {c.key: c.after or "" for c in upgraded})
         if diff.made_unique:
-            return find_duplicates(diff.made_unique, dict(self._current(shape)))
+            current = {key: fields for key, fields, _ in self._current(shape)}
+            return find_duplicates(diff.made_unique, current)
         return []
 
     def _leaves(self, diff: TypeDiff) -> bool:
         """Whether the objects of the type stay as they are."""
-        return diff.from_version in self._versions.left_alone(self._shape(diff))
+        shape = self._shape(diff)
+        return diff.compatible and not self._versions.has_upgrader(shape, diff.from_version)
 
-    def _current(self, shape: Shape) -> list[tuple[ObjectKey, str]]:
+    def _current(self, shape: Shape) -> list[tuple[ObjectKey, str, int]]:
+        """Every current object of a type: key, fields, version."""
         question = Question(shape)
         if shape.kind == "entity":
-            return [((row[0],), row[1]) for row in self._store.query_entities(question)]
-        relations = self._store.query_relations(question)
-        return [(row.version.key, row.version.fields) for row in relations]
+            return [((r[0],), r[1], r[3] or 1) for r in self._store.query_entities(question)]
+        rows = (each.version for each in self._store.query_relations(question))
+        return [(row.key, row.fields, row.schema_version or 1) for row in rows]
 
     def _count(self, shape: Shape) -> int:
         question = Question(shape, aggregates=(("n", count()),))
@@ -194,7 +219,7 @@ def _token(diffs: list[TypeDiff], head: int) -> str:
     return compute_migration_token(compute_plan_hash(diffs), head or None)
 
 
-def _check(token: object, diffs: list[TypeDiff], head: int) -> None:
+def _check(token: object, diffs: list[TypeDiff], head: int, *, follow: bool) -> None:
     if not isinstance(token, str):
         raise MigrationTokenError(f"a migration token is text, got {token!r}")
     if token == _token(diffs, head):
@@ -205,6 +230,8 @@ def _check(token: object, diffs: list[TypeDiff], head: int) -> None:
     plan_hash, seen = parts
     if plan_hash != compute_plan_hash(diffs):
         raise MigrationTokenError("the plan is another one than when the token was given")
+    if follow:
+        return
     raise MigrationTokenError(
         f"the token was given at commit {seen}, and the store is at {head or 'none'}"
     )

@@ -32,7 +32,12 @@ class MigrationPreview:
     def __str__(self) -> str:
         if not self.diffs:
             return "nothing to migrate"
-        lines = [str(diff) for diff in self.diffs]
+        lines: list[str] = []
+        for diff in self.diffs:
+            lines.append(str(diff))
+            lines += [f"  {name} is breaking: {reason}" for name, reason in diff.breaking]
+            if diff.compatible:
+                lines.append("  compatible: applies at once, without an upgrader")
         lines += [f"{name}: {count} objects to write anew" for name, count in self.objects.items()]
         for name, versions in self.missing_upgraders.items():
             lines.append(
@@ -52,6 +57,8 @@ class MigrationResult:
     """The new current version of each type."""
     commit_id: int | None
     """The commit with the upgraded objects; None if there were none."""
+    objects: int = 0
+    """Number of objects that were written anew."""
 
     def __bool__(self) -> bool:
         return bool(self.types)

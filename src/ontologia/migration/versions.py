@@ -15,6 +15,7 @@ from ontologia.errors import (
     SchemaOutdatedError,
     UpgraderError,
 )
+from ontologia.migration.steps import Filling, Steps
 from ontologia.migration.upgraders import (
     Upgrader,
     UpgraderKey,
@@ -35,9 +36,11 @@ Load = Callable[[ObjectKey, dict[str, Any]], dict[str, Any]]
 @dataclass(frozen=True, slots=True)
 class _Standing:
     mixed: bool
-    """Rows of the past may have been written under another schema."""
+    """Rows of the past may have been written under a schema that SQL cannot take for the class's."""
     behind: bool
-    """Current rows may be of another schema than the class, until somebody migrates."""
+    """Current rows may be of another schema than the class, until the store is migrated."""
+    fills: Mapping[str, str]
+    """What SQL is to put where a field is missing, by its name: a JSON object with that field."""
 
 
 class TypeVersions:
@@ -57,6 +60,8 @@ class TypeVersions:
         self._specs: dict[TypeKey, tuple[TypeSpec, str]] = {}
         self._loaders: dict[TypeKey, dict[int, Load | None]] = {}
         self._standing: dict[TypeKey, _Standing] = {}
+        self.fills: Mapping[TypeKey, Mapping[str, str]] = {}
+        """What SQL is to put where objects of these types lack a field; see `standing`."""
         self._behind = False
         self._generation = 0
         self._verified: tuple[int, dict[TypeKey, int]] = (-1, {})
@@ -85,26 +90,26 @@ class TypeVersions:
                 f"an upgrader for {shape.name} could mean the entity or the relation of that name",
                 hint=f'Say which: @upgrader("{shape.name}", from_version=..., kind="entity").',
             )
-        for version in self.left_alone(shape):
-            known[shape.kind, shape.name, version] = lambda fields: fields
+        steps = self.steps(shape)
+        for version in steps.fills:
+            if steps.has(version + 1):
+                known[shape.kind, shape.name, version] = steps.filling(version, version + 1)
         return chain_upgraders(known, shape.name, from_version, to_version, shape.kind)
 
-    def left_alone(self, shape: Shape) -> set[int]:
-        """The versions whose objects are as the next wants them: all that changes is that there
-        may be more fields, or that values are unique.
+    def steps(self, shape: Shape) -> Steps:
+        """The steps of a type that write no object anew.
 
-        Unless there is an upgrader for the step: then that has its say.
+        An upgrader has its say in a step of before fills were written down.
         """
-        stored = self._store.list_schema_versions(shape.kind, shape.name)
-        specs = [TypeSpec.from_json(each.schema_json) for each in stored]
-        following = [*specs[1:], self.spec(shape)]
-        diffs = (
-            diff_specs(before, after, each.version)
-            for each, before, after in zip(stored, specs, following, strict=False)
-        )
-        opened = {diff.from_version for diff in diffs if diff is not None and diff.leaves_objects}
-        known = registered() | self._own if opened else {}
-        return {v for v in opened if find(known, shape.kind, shape.name, v) is None}
+        steps = Steps(self._store.list_schema_versions(shape.kind, shape.name))
+        for version in list(steps.leaving()):
+            if not self.has_upgrader(shape, version):
+                steps.fills[version] = {}
+        return steps
+
+    def has_upgrader(self, shape: Shape, version: int) -> bool:
+        """Whether the program has an upgrader for the step from this version of a type."""
+        return find(registered() | self._own, shape.kind, shape.name, version) is not None
 
     # -- specs --------------------------------------------------------------------------------
 
@@ -193,7 +198,16 @@ class TypeVersions:
         spec, own_hash = self._spec(shape)
         if own_hash == stored.schema_hash:
             return None
-        return diff_specs(TypeSpec.from_json(stored.schema_json), spec, stored.version)
+        return self._diff_from(shape, stored, spec)
+
+    def _diff_from(self, shape: Shape, stored: StoredType, spec: TypeSpec) -> TypeDiff | None:
+        return diff_specs(
+            TypeSpec.from_json(stored.schema_json),
+            spec,
+            stored.version,
+            shape=shape,
+            earlier=self.steps(shape).earlier_fields(),
+        )
 
     def shape(self, key: TypeKey) -> Shape:
         """The registered shape of a type."""
@@ -209,14 +223,28 @@ class TypeVersions:
         key = (shape.kind, shape.name)
         known = self._standing.get(key)
         if known is None:
-            stored = self._store.list_schema_versions(*key)
-            hashes = [each.schema_hash for each in stored]
-            own = self._spec(shape)[1]
-            known = _Standing(
-                mixed=bool(hashes) and hashes != [own], behind=bool(hashes) and hashes[-1] != own
-            )
-            self._standing[key] = known
+            known = self._standing[key] = self._find_standing(shape)
+            if known.fills:
+                self.fills = {**self.fills, key: known.fills}
         return known
+
+    def _find_standing(self, shape: Shape) -> _Standing:
+        stored = self._store.list_schema_versions(shape.kind, shape.name)
+        own = self._spec(shape)[1]
+        if not stored or [each.schema_hash for each in stored] == [own]:
+            return _Standing(mixed=False, behind=False, fills={})
+        if stored[-1].schema_hash != own:
+            return _Standing(mixed=True, behind=True, fills={})
+        steps, newest = Steps(stored), stored[-1].version
+        covered = steps.covers(1, newest)
+        # To SQL a field that is missing is as good as one that is null.
+        fills = {
+            name: codec.encode_checked({name: value}).replace("%", "\\u0025")  # a driver's sign
+            for version in sorted(steps.fills)
+            for name, value in steps.fills[version].items()
+            if value is not None and name in shape.fields
+        }
+        return _Standing(mixed=not covered, behind=False, fills=fills)
 
     def refresh(self, *, fields: bool) -> None:
         """Before a question: forget what is known of versions if somebody has changed them.
@@ -245,6 +273,7 @@ class TypeVersions:
         """The store's schema changed: look again."""
         self._loaders.clear()
         self._standing.clear()
+        self.fills = {}
         self._behind = False
 
     def _make_loader(self, shape: Shape, version: int) -> Load | None:
@@ -257,8 +286,9 @@ class TypeVersions:
         if version in fitting and any(each.dropped for each in stored[version:target]):
             return None  # the type was dropped, and is now what it was before: no step led here
         if target is not None and version < target:
-            if self.left_alone(shape).issuperset(range(version, target)):
-                return None  # what was stored before the type was opened still is as it should be
+            steps = self.steps(shape)
+            if steps.covers(version, target):
+                return _filling(shape, steps.filling(version, target))
             return self._upgrading(shape, version, target)
         self._check_readable(shape, stored, version)
         self._behind = True
@@ -288,6 +318,21 @@ class TypeVersions:
         required = [name for name in diff.added if shape.fields[name].required]
         if required or any(name != "(open)" for name, _, _ in diff.reshaped):
             raise SchemaOutdatedError([diff])
+
+
+def _filling(shape: Shape, filling: Filling) -> Load | None:
+    """How a row that was not written anew becomes fields of the class; None if it fits as it is."""
+    if not filling.changes:
+        return None
+
+    def load(_key: ObjectKey, fields: dict[str, Any]) -> dict[str, Any]:
+        values = shape.decode(filling(fields))
+        for name in filling.widened:
+            if values[name] is not None:
+                values[name] = shape.widened(name, values[name])
+        return values
+
+    return load
 
 
 def _registered(reader: StateReader, keys: Iterable[TypeKey]) -> dict[TypeKey, StoredType]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -48,6 +49,9 @@ class Question(NamedTuple):
     group_by: tuple[Expr[Any], ...] = ()
     having: Condition | None = None
     aggregates: tuple[tuple[str, Aggregate], ...] = ()
+    fills: Mapping[tuple[str, str], Mapping[str, str]] = {}
+    """What is put where objects lack a field, by kind and name of their type and by the field: a
+    JSON object with that field. They were written before it was added."""
 
     @property
     def historical(self) -> bool:

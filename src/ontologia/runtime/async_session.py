@@ -677,6 +677,7 @@ class AsyncSession(AsyncUnitOfWork):
         dry_run: Literal[True] = True,
         token: str | None = None,
         force: bool = False,
+        follow: bool = False,
         upgraders: Mapping[UpgraderKey, Upgrader] | None = None,
     ) -> MigrationPreview: ...
     @overload
@@ -686,6 +687,7 @@ class AsyncSession(AsyncUnitOfWork):
         dry_run: Literal[False],
         token: str | None = None,
         force: bool = False,
+        follow: bool = False,
         upgraders: Mapping[UpgraderKey, Upgrader] | None = None,
     ) -> MigrationResult: ...
     async def migrate(
@@ -694,6 +696,7 @@ class AsyncSession(AsyncUnitOfWork):
         dry_run: bool = True,
         token: str | None = None,
         force: bool = False,
+        follow: bool = False,
         upgraders: Mapping[UpgraderKey, Upgrader] | None = None,
     ) -> MigrationPreview | MigrationResult:
         """Bring the store to the registered classes, or say what that would do.
@@ -702,7 +705,7 @@ class AsyncSession(AsyncUnitOfWork):
         """
         migrate: Any = self.session.migrate
         done: MigrationPreview | MigrationResult = await self.run_sync(
-            migrate, dry_run=dry_run, token=token, force=force, upgraders=upgraders
+            migrate, dry_run=dry_run, token=token, force=force, follow=follow, upgraders=upgraders
         )
         return done
 

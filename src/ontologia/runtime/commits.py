@@ -179,7 +179,11 @@ class Commits:
         self, queue: Queue, reads: Versions, state: State, versions: Mapping[TypeKey, int]
     ) -> list[RawChange]:
         """What the queue changes in this state; an error if the state does not allow it."""
-        found, stale = changes(queue, reads, state, partial(self._patched, versions))
+        found, stale = changes(
+            *(queue, reads, state),
+            partial(self._patched, versions),
+            partial(self._reads_as, versions),
+        )
         if stale:
             raise _StaleReads(stale)
         return found
@@ -217,6 +221,22 @@ class Commits:
                 f"update of {label(type_key, key)}: {error.args[0]}; nothing was written",
                 hint=error.hint,
             ) from error
+
+    def _reads_as(
+        self,
+        versions: Mapping[TypeKey, int],
+        type_key: TypeKey,
+        key: ObjectKey,
+        current: Current,
+        after: str,
+    ) -> bool:
+        if current[1] == versions.get(type_key):
+            return False
+        shape = self._versions.shape(type_key)
+        load = self._versions.loader(shape, current[1])
+        if load is None:
+            return False
+        return shape.dump(load(key, codec.decode_stored(current[0]))) == after
 
     def _conflict(
         self, stale: Sequence[Stale], request: WriteRequest | None = None

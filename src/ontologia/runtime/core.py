@@ -156,7 +156,8 @@ class Core:
                 # Keys have an index anyway.
                 if field.index and name not in (shape.key, shape.instance_key):
                     kind = shape.types[name].kind
-                    self.store.ensure_index(shape.kind, shape.name, name, kind)
+                    fill = self.versions.standing(shape).fills.get(name)
+                    self.store.ensure_index(shape.kind, shape.name, name, kind, fill)
             self._indexed.add(shape)
 
     # -- the session ----------------------------------------------------------------------------
@@ -245,14 +246,25 @@ class Core:
         return number
 
     def migrate(
-        self, token: str | None, force: bool = False, record: dict[str, Any] | None = None
+        self,
+        token: str | None,
+        force: bool = False,
+        record: dict[str, Any] | None = None,
+        *,
+        follow: bool = False,
     ) -> MigrationResult:
         """Apply the migration; with the `record` of an operator there is a commit in any case."""
         # Two threads of a session are two owners: each must wait for the other's lease.
         owner_id = f"{self.session_id}:{threading.get_ident()}"
         result = self.migration().apply(
-            owner_id, token=token, force=force, metadata=self.metadata(), record=record
+            owner_id,
+            token=token,
+            force=force,
+            follow=follow,
+            metadata=self.metadata(),
+            record=record,
         )
+        self._indexed.clear()
         self._make_indexes()
         return result
 

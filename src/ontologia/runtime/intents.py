@@ -331,8 +331,12 @@ Patch: TypeAlias = Callable[[TypeKey, ObjectKey, Current, str], str]
 """Gives the canonical fields of a current version with those of a patch set in it."""
 
 
+Same: TypeAlias = Callable[[TypeKey, ObjectKey, Current, str], bool]
+"""Whether a current version, written before compatible changes of its type, reads as these fields."""
+
+
 def changes(
-    queue: Queue, reads: Versions, state: State, patch: Patch
+    queue: Queue, reads: Versions, state: State, patch: Patch, same: Same
 ) -> tuple[list[RawChange], list[Stale]]:
     """What a commit of the queue changes, and what is stale; then nothing may be written.
 
@@ -367,6 +371,8 @@ def changes(
                     continue
                 after = patch(type_key, key, stored, some)
             if before != after:
+                if stored is not None and after is not None and same(type_key, key, stored, after):
+                    continue
                 found.append(raw_change((*type_key, key, before, after, version or 1, None)))
     if failures and not stale:
         raise with_stale(failures[0][0], [each for _, each in failures])

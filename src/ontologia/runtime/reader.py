@@ -43,23 +43,25 @@ class Reader:
         if self._must_evaluate(question):
             return [item.payload for item in evaluate.answer(question, self._items(question))]
         if question.shape.kind == "entity":
-            return self._entities(question.shape, self._store.query_entities(question))
-        return self._relations(question.shape, self._store.query_relations(question))
+            return self._entities(
+                question.shape, self._store.query_entities(self._filled(question))
+            )
+        return self._relations(question.shape, self._store.query_relations(self._filled(question)))
 
     def paths(self, question: Question) -> list[Path[Any]]:
         self._register(question)
         if self._must_evaluate(question):
             return [item.payload for item in evaluate.answer(question, self._items(question))]
-        return self._paths(question, self._store.query_paths(question))
+        return self._paths(question, self._store.query_paths(self._filled(question)))
 
     def groups(self, question: Question) -> list[dict[str, Any]]:
         self._register(question)
         if self._must_evaluate(question):
             rows = evaluate.groups(question, self._items(question))
         elif question.shape.kind == "entity":
-            rows = self._store.aggregate_entities(question)
+            rows = self._store.aggregate_entities(self._filled(question))
         else:
-            rows = self._store.aggregate_relations(question)
+            rows = self._store.aggregate_relations(self._filled(question))
         return self.named(question, rows)
 
     def named(self, question: Question, rows: Iterable[tuple[Any, ...]]) -> list[dict[str, Any]]:
@@ -190,6 +192,11 @@ class Reader:
             return False
         standings = map(self._versions.standing, _shapes(question))
         return any(s.behind or (s.mixed and question.historical) for s in standings)
+
+    def _filled(self, question: Question) -> Question:
+        """The question with what SQL is to put where objects lack a field."""
+        fills = self._versions.fills
+        return question._replace(fills=fills) if fills else question
 
     def _items(self, question: Question) -> list[evaluate.Item]:
         """Everything in the state asked about, upgraded, as documents."""

@@ -415,6 +415,7 @@ class Session(UnitOfWork):
         dry_run: Literal[True] = True,
         token: str | None = None,
         force: bool = False,
+        follow: bool = False,
         upgraders: Mapping[UpgraderKey, Upgrader] | None = None,
     ) -> MigrationPreview: ...
     @overload
@@ -424,6 +425,7 @@ class Session(UnitOfWork):
         dry_run: Literal[False],
         token: str | None = None,
         force: bool = False,
+        follow: bool = False,
         upgraders: Mapping[UpgraderKey, Upgrader] | None = None,
     ) -> MigrationResult: ...
     def migrate(
@@ -432,21 +434,27 @@ class Session(UnitOfWork):
         dry_run: bool = True,
         token: str | None = None,
         force: bool = False,
+        follow: bool = False,
         upgraders: Mapping[UpgraderKey, Upgrader] | None = None,
     ) -> MigrationPreview | MigrationResult:
         """Bring the store to the registered classes, or say what that would do.
 
         The preview's `token` stands for its plan and for the head it was made at; applying takes
-        it back, and refuses with MigrationTokenError if either has changed. `force=True` applies
-        whatever the plan is by then. Current objects are written anew in one commit; older
-        versions stay as they were written, and pass through the upgraders when they are read.
+        it back, and refuses with MigrationTokenError if either has changed. With `follow=True` it
+        stands for the plan alone, so that a store with other commits every second can be migrated;
+        `force=True` applies whatever the plan is by then.
+
+        A compatible change is one short transaction that writes no object: those that lack a new
+        field are read with its default. For any other, current objects are written anew in one
+        commit; older versions stay as they were written, and pass through the upgraders when they
+        are read.
         """
         self._core.check_open()
         if upgraders:
             self._core.versions.add_upgraders(upgraders)
         if dry_run:
             return self._core.migration().preview()
-        return self._core.migrate(token, force)
+        return self._core.migrate(token, force, follow=follow)
 
     # -- the end ----------------------------------------------------------------------------
 

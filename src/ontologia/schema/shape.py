@@ -431,6 +431,18 @@ class Shape:
         """Whether the class has any, its own or inherited."""
         return bool(self._validators.model or self._validators.fields)
 
+    def stored_default(self, name: str) -> Any:
+        """A field's default as it is stored."""
+        value = self.validate_one(name, self.fields[name].new_default())
+        encode = self.types[name].encode
+        stored = value if encode is None or value is None else self._encoded(name, encode, value)
+        codec.check(stored, f"{self.name}.{name}")
+        return codec.decode_stored(codec.encode(stored))
+
+    def widened(self, name: str, value: Any) -> Any:
+        """A value of a field that had a narrower type: 5 in a field of floats is 5.0."""
+        return self._fitting(name, value)
+
     # -- validators of the whole object ---------------------------------------------------------
 
     def assigned(self, values: Mapping[str, Any], updates: Mapping[str, Any]) -> dict[str, Any]:

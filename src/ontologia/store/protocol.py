@@ -13,7 +13,7 @@ A backend is one object that keeps all of these. The rules hold on each of them:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
@@ -73,9 +73,20 @@ class Transaction(StateReader, Protocol):
         ...
 
     def register_type(
-        self, kind: str, name: str, schema_json: str, *, runtime_id: str, reason: str
+        self,
+        kind: str,
+        name: str,
+        schema_json: str,
+        *,
+        runtime_id: str,
+        reason: str,
+        fills: Mapping[str, Any] | None = None,
     ) -> StoredType:
-        """Make this the current schema of a type, under the type's next version number."""
+        """Make this the current schema of a type, under the type's next version number.
+
+        `fills` is what its new fields are in objects of the version before, if these are not
+        written anew.
+        """
         ...
 
     def write_commit(
@@ -273,8 +284,13 @@ class Store(Protocol):
         """Kind, name and schema of all registered types, if no type has a version; else []."""
         ...
 
-    def ensure_index(self, kind: str, type_name: str, field: str, value_kind: str) -> None:
-        """Make sure filters on this field of the current state find an index."""
+    def ensure_index(
+        self, kind: str, type_name: str, field: str, value_kind: str, fill: str | None = None
+    ) -> None:
+        """Make sure filters on this field of the current state find an index.
+
+        `fill` is what objects that lack the field are read with, as in `Question.fills`.
+        """
         ...
 
     @property

@@ -8,6 +8,8 @@ from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
+from ontologia import codec
+
 TypeKey: TypeAlias = tuple[str, str]
 """(kind, type name)"""
 ObjectKey: TypeAlias = tuple[str, ...]
@@ -111,6 +113,14 @@ class StoredType:
     version: int
     schema_json: str
     schema_hash: str
+    fills_json: str | None = None
+    """JSON: what new fields of this version are in objects of the version before, which were not
+    written anew; None if they were."""
+
+    @property
+    def fills(self) -> dict[str, Any] | None:
+        """What new fields are in objects of the version before; None if these were written anew."""
+        return None if self.fills_json is None else codec.decode_stored(self.fills_json)
 
     @property
     def dropped(self) -> bool:

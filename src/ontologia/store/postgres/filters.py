@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -53,6 +54,15 @@ class Compiler(Conditions):
         return self._bound[what]
 
     # -- values -----------------------------------------------------------------------------
+
+    @staticmethod
+    def filled(doc: Doc, name: str, fill: str) -> Doc:
+        there, instead = f"{doc.fields} ? {literal(name)}", literal(fill)
+        return replace(
+            doc,
+            fields=f"(CASE WHEN {there} THEN {doc.fields} ELSE {instead}::jsonb END)",
+            text=f"(CASE WHEN {there} THEN {doc.text} ELSE {instead} END)",
+        )
 
     def value(self, path: Path) -> str:
         """Text, numeric, 0 or 1; not for free JSON, which has no one type."""

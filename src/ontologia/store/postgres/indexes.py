@@ -17,7 +17,7 @@ from psycopg import errors
 from ontologia.errors import DatabaseError
 from ontologia.schema.fieldtype import Kind
 from ontologia.store.postgres.database import Database, lock_key
-from ontologia.store.postgres.filters import indexed
+from ontologia.store.postgres.filters import Compiler, indexed
 from ontologia.store.questions.conditions import Doc, literal
 from ontologia.store.questions.names import short_index_name
 
@@ -28,20 +28,28 @@ _told: set[str] = set()
 
 
 def create_index(
-    database: Database, kind: str, type_name: str, field: str, value_kind: str
+    database: Database,
+    kind: str,
+    type_name: str,
+    field: str,
+    value_kind: str,
+    fill: str | None = None,
 ) -> None:
     """Make the index unless it is there. One read if it is.
 
     A role that may not make it goes on without, and a warning says what the owner can run.
     """
     schema, table = database.schema, f'"{database.schema}".{kind}_latest'
-    name = short_index_name(kind, type_name, field, value_kind)
+    name = short_index_name(kind, type_name, field, value_kind, fill)
     place = (f'"{schema}"."{name}"',)
     if database.all(_FIND, place)[0][0] is not None:
         return
-    value = indexed(Doc("fields", {}, text="fields_json"), field, value_kind)
+    doc = Doc("fields", {}, text="fields_json")
+    if fill is not None:
+        doc = Compiler.filled(doc, field, fill)
+    value = indexed(doc, field, value_kind)
     # One for all types that have such a field.
-    about = short_index_name(f"values_{kind}", "", field, value_kind)
+    about = short_index_name(f"values_{kind}", "", field, value_kind, fill)
     of_type = f"WHERE {kind}_type = {literal(type_name)}"
     steps = (
         f'CREATE INDEX "{name}" ON {table} (({value}) NULLS FIRST) {of_type}',
@@ -53,7 +61,7 @@ def create_index(
             tx.one("SELECT pg_advisory_xact_lock(%s)", (lock_key("indexes", schema),))
             if tx.one(_FIND, place)[0] is not None:
                 return  # another process was faster
-            for other in get_args(Kind):  # the field may have had another type
+            for other in get_args(Kind):  # the field may have had another type, or no fill
                 old = short_index_name(kind, type_name, field, other)
                 tx.run(f'DROP INDEX IF EXISTS "{schema}"."{old}"')
             for step in steps:

@@ -20,8 +20,8 @@ from ontologia.store.unfinished import unfinished
 
 LAYOUT = 6
 """1 had events alone, 2 no indexes for `why` and `trace`, 3 no replies and no
-journal, 4 no conflicts, tracebacks and id of the store, 5 no intakes and
-archives. Every step can run again without harm, so one list is all upgrades."""
+journal, 4 no conflicts, tracebacks and id of the store, 5 no intakes,
+archives and fills of new fields. Every step can run again without harm, so one list is all upgrades."""
 PARTS = (
     "schema",
     "commits",

@@ -206,5 +206,7 @@ class PostgresStore(Records):
 
     # -- indexes ----------------------------------------------------------------------------
 
-    def ensure_index(self, kind: str, type_name: str, field: str, value_kind: str) -> None:
-        create_index(self.database, kind, type_name, field, value_kind)
+    def ensure_index(
+        self, kind: str, type_name: str, field: str, value_kind: str, fill: str | None = None
+    ) -> None:
+        create_index(self.database, kind, type_name, field, value_kind, fill)

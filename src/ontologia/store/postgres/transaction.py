@@ -180,12 +180,20 @@ class PostgresTransaction(PostgresReader, LockStatements):
         return self._tx.has_written(before, error)
 
     def register_type(
-        self, kind: str, name: str, schema_json: str, *, runtime_id: str, reason: str
+        self,
+        kind: str,
+        name: str,
+        schema_json: str,
+        *,
+        runtime_id: str,
+        reason: str,
+        fills: Mapping[str, Any] | None = None,
     ) -> StoredType:
         self.has_registered = True
         known = self.current_types([(kind, name)]).get((kind, name))
         stored = StoredType(
-            kind, name, known.version + 1 if known else 1, schema_json, schema_hash(schema_json)
+            *(kind, name, known.version + 1 if known else 1, schema_json, schema_hash(schema_json)),
+            None if fills is None else codec.encode_checked(fills),
         )
         named = {"kind": kind, "name": name, "schema_json": schema_json}
         version = named | {
@@ -194,6 +202,7 @@ class PostgresTransaction(PostgresReader, LockStatements):
             "created_at": to_text(self._clock.now()),
             "runtime_id": runtime_id,
             "reason": reason,
+            "fills_json": stored.fills_json,
         }
         self._tx.later(self._sql["set_current"], named)
         self._tx.later(self._sql["insert_version"], version)

@@ -9,8 +9,8 @@ JSON may be of any type, so there the type is part of the comparison: true is no
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from ontologia import codec
@@ -51,6 +51,8 @@ class Doc:
     """The document's canonical text, where `fields` is not as exact."""
     indexed: frozenset[str] = frozenset()
     """Fields with an index, where that makes a difference to the text of a condition."""
+    fills: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What is put where a field is missing, by its name: a JSON object with that field."""
 
 
 class Conditions(ABC):
@@ -69,9 +71,16 @@ class Conditions(ABC):
 
     def doc(self, path: Path) -> Doc:
         """The document that `path` starts from."""
-        return self._docs[path.owner, path.side]
+        doc = self._docs[path.owner, path.side]
+        fill = doc.fills.get(path.field) if doc.fills else None
+        return doc if fill is None else self.filled(doc, path.field, fill)
 
     # -- what a dialect says in its own way ---------------------------------------------------
+
+    @staticmethod
+    @abstractmethod
+    def filled(doc: Doc, name: str, fill: str) -> Doc:
+        """The document, or `fill` where the field `name` is missing in it."""
 
     @abstractmethod
     def value(self, path: Path) -> str:

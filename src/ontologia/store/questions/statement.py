@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from ontologia.query.aggregates import Aggregate, GroupCondition, GroupOrder
@@ -138,7 +139,7 @@ class Statement(ABC, Generic[C]):
         if not question.historical:
             self.tables.append(f"{self._table(f'{kind}_latest')} AS {alias}")
             self.where.append(f"{alias}.{kind}_type = {self._type(shape)}")
-            return self._doc(shape, alias, columns, None, past=False)
+            return self._found(shape, alias, columns, None, past=False)
         if question.history:
             self.tables.append(f"({self._versions(shape)}) AS {alias}")
         elif keys is not None:
@@ -146,7 +147,7 @@ class Statement(ABC, Generic[C]):
         else:
             self.tables.append(f"({self._state_at(shape)}) AS {alias}")
         self.where.append(f"{alias}.fields_json <> 'null'")
-        return self._doc(shape, alias, columns, None, past=True)
+        return self._found(shape, alias, columns, None, past=True)
 
     def _versions(self, shape: Shape) -> str:
         """Every version; one that says "deleted" with the fields it had before."""
@@ -192,7 +193,14 @@ class Statement(ABC, Generic[C]):
                 f"ON {alias}.entity_type = {self.literal(shape.name)} "
                 f"AND {alias}.entity_key = {key}"
             )
-        return self._doc(shape, alias, columns, columns["key"], past=past)
+        return self._found(shape, alias, columns, columns["key"], past=past)
+
+    def _found(
+        self, shape: Shape, alias: str, columns: dict[str, str], present: str | None, *, past: bool
+    ) -> Doc:
+        doc = self._doc(shape, alias, columns, present, past=past)
+        fills = self.question.fills.get((shape.kind, shape.name))
+        return replace(doc, fills=fills) if fills else doc
 
     def _join_hops(self) -> None:
         here, key = self._docs[self.question.shape.name, "own"], "e.entity_key"

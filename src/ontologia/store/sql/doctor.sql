@@ -68,8 +68,9 @@ SELECT r.type_kind || ' ' || r.type_name, 1 FROM schema_registry r
          ORDER BY v.schema_version_id DESC LIMIT 1);
 
 -- name: old_versions
--- Current objects of an older version than the current one of their type. Those of before the type
--- was opened, and was left as it is otherwise, are as they should be.
+-- Current objects of an older version than the current one of their type. Those of before
+-- compatible changes alone are as they should be; so are those of before the type was opened by a
+-- version of Ontologia that did not write down what new fields are in older objects.
 SELECT l.kind || ' ' || l.name, CAST(SUM(l.n) AS BIGINT)
   FROM (SELECT kind, name, version, COUNT(*) AS n FROM (
             SELECT 'entity' AS kind, entity_type AS name,
@@ -82,6 +83,10 @@ SELECT l.kind || ' ' || l.name, CAST(SUM(l.n) AS BIGINT)
           FROM schema_versions GROUP BY type_kind, type_name) v
     ON v.type_kind = l.kind AND v.type_name = l.name
  WHERE l.version < v.newest
+   AND EXISTS (
+       SELECT 1 FROM schema_versions step
+        WHERE step.type_kind = l.kind AND step.type_name = l.name
+          AND step.schema_version_id > l.version AND step.fills_json IS NULL)
    AND NOT EXISTS (
        SELECT 1 FROM schema_versions was
          JOIN schema_versions now

@@ -275,7 +275,7 @@ DELETE FROM consumers WHERE id = :consumer_id;
 
 -- name: list_types
 -- The current version of every type; one that was dropped has the schema null.
-SELECT v.type_kind, v.type_name, v.schema_version_id, v.schema_json, v.schema_hash
+SELECT v.type_kind, v.type_name, v.schema_version_id, v.schema_json, v.schema_hash, v.fills_json
   FROM schema_versions v
  WHERE v.schema_version_id = (SELECT MAX(n.schema_version_id) FROM schema_versions n
                                WHERE n.type_kind = v.type_kind AND n.type_name = v.type_name)

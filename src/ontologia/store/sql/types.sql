@@ -4,7 +4,7 @@
 SELECT MAX(id) FROM schema_versions;
 
 -- name: list_versions
-SELECT type_kind, type_name, schema_version_id, schema_json, schema_hash
+SELECT type_kind, type_name, schema_version_id, schema_json, schema_hash, fills_json
   FROM schema_versions WHERE type_kind = :kind AND type_name = :name ORDER BY schema_version_id;
 
 -- name: set_current
@@ -13,8 +13,9 @@ INSERT INTO schema_registry(type_kind, type_name, schema_json) VALUES (:kind, :n
 
 -- name: insert_version
 INSERT INTO schema_versions(type_kind, type_name, schema_version_id, schema_json, schema_hash,
-                            created_at, runtime_id, reason)
-VALUES (:kind, :name, :version, :schema_json, :schema_hash, :created_at, :runtime_id, :reason);
+                            created_at, runtime_id, reason, fills_json)
+VALUES (:kind, :name, :version, :schema_json, :schema_hash, :created_at, :runtime_id, :reason,
+        :fills_json);
 
 -- name: unversioned_types
 -- What is registered, if no version of any type is on record.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -25,6 +26,12 @@ class Compiler(Conditions):
         return f":{name}"
 
     # -- values -----------------------------------------------------------------------------
+
+    @staticmethod
+    def filled(doc: Doc, name: str, fill: str) -> Doc:
+        place = f"{doc.fields}, {literal(json_path(name))}"
+        there = f"CASE WHEN json_type({place}) IS NULL THEN {literal(fill)} ELSE {doc.fields} END"
+        return replace(doc, fields=there)
 
     def value(self, path: Path) -> str:
         """The SQL value at `path`: text, number, 0 or 1; NULL where it is missing or null."""

@@ -9,26 +9,34 @@ from __future__ import annotations
 from typing import get_args
 
 from ontologia.schema.fieldtype import Kind
-from ontologia.store.questions.conditions import json_path, literal
+from ontologia.store.questions.conditions import Doc, json_path, literal
 from ontologia.store.questions.names import index_name
 from ontologia.store.sqlite.database import Database
-from ontologia.store.sqlite.filters import decimal_index
+from ontologia.store.sqlite.filters import Compiler, decimal_index
 
 
 def create_index(
-    database: Database, kind: str, type_name: str, field: str, value_kind: str
+    database: Database,
+    kind: str,
+    type_name: str,
+    field: str,
+    value_kind: str,
+    fill: str | None = None,
 ) -> None:
     """Make the index unless it is there. One read if it is."""
-    name = index_name(kind, type_name, field, value_kind)
+    name = index_name(kind, type_name, field, value_kind, fill)
     if database.all("SELECT 1 FROM sqlite_master WHERE type = 'index' AND name = ?", (name,)):
         return
-    value = f"json_extract(fields, {literal(json_path(field))})"
+    doc = Doc("fields", {})
+    if fill is not None:
+        doc = Compiler.filled(doc, field, fill)
+    value = f"json_extract({doc.fields}, {literal(json_path(field))})"
     if value_kind == "decimal":
         value = decimal_index(value)
     with database.write() as tx:
         if tx.one("SELECT 1 FROM sqlite_master WHERE type = 'index' AND name = ?", (name,)):
             return  # another process was faster
-        for other in get_args(Kind):  # the field may have had another type
+        for other in get_args(Kind):  # the field may have had another type, or no fill
             old = index_name(kind, type_name, field, other)
             tx.run(f'DROP INDEX IF EXISTS "{old}"')
             tx.run("DELETE FROM sqlite_stat1 WHERE idx = ?", (old,))

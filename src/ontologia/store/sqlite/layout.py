@@ -41,6 +41,7 @@ _ADDED = (
     ("deferred_events", "occurred_at", "TEXT"),
     ("event_claims", "conflicts", "INTEGER NOT NULL DEFAULT 0"),
     ("attempts", "traceback", "TEXT"),
+    ("schema_versions", "fills_json", "TEXT"),
     ("ontologia_layout", "store_id", "TEXT"),
 )
 """Columns that layouts before this one lacked: table, name, declaration."""

@@ -5,7 +5,7 @@ The PostgreSQL twin has the same statements under the same names.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -127,12 +127,20 @@ class SQLiteTransaction(SQLiteReader, LockStatements):
         return self._tx.has_written(before, error)
 
     def register_type(
-        self, kind: str, name: str, schema_json: str, *, runtime_id: str, reason: str
+        self,
+        kind: str,
+        name: str,
+        schema_json: str,
+        *,
+        runtime_id: str,
+        reason: str,
+        fills: Mapping[str, Any] | None = None,
     ) -> StoredType:
         self.has_registered = True
         known = self.current_types([(kind, name)]).get((kind, name))
         stored = StoredType(
-            kind, name, known.version + 1 if known else 1, schema_json, schema_hash(schema_json)
+            *(kind, name, known.version + 1 if known else 1, schema_json, schema_hash(schema_json)),
+            None if fills is None else codec.encode_checked(fills),
         )
         self._tx.run(
             _STATE["set_current"], {"kind": kind, "name": name, "schema_json": schema_json}
@@ -148,6 +156,7 @@ class SQLiteTransaction(SQLiteReader, LockStatements):
                 "created_at": to_text(self._clock.now()),
                 "runtime_id": runtime_id,
                 "reason": reason,
+                "fills_json": stored.fills_json,
             },
         )
         return stored

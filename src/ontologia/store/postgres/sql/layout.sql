@@ -123,6 +123,7 @@ CREATE TABLE IF NOT EXISTS ontologia.schema_versions (
     reason text COLLATE "C",
     UNIQUE (type_kind, type_name, schema_version_id)
 );
+ALTER TABLE ontologia.schema_versions ADD COLUMN IF NOT EXISTS fills_json text COLLATE "C";
 
 -- name: locks
 CREATE TABLE IF NOT EXISTS ontologia.locks (

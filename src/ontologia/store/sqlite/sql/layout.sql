@@ -88,6 +88,7 @@ CREATE TABLE IF NOT EXISTS schema_versions (
     created_at TEXT NOT NULL,
     runtime_id TEXT,
     reason TEXT,
+    fills_json TEXT,
     UNIQUE(type_kind, type_name, schema_version_id)
 );
 

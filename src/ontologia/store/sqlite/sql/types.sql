@@ -1,7 +1,8 @@
 -- name: current_types
 -- The current version of those of the types in the JSON list :keys ([kind, name] each) that are
 -- registered.
-SELECT v.type_kind, v.type_name, v.schema_version_id, v.schema_json, v.schema_hash
+SELECT v.type_kind, v.type_name, v.schema_version_id, v.schema_json, v.schema_hash,
+       v.fills_json
   FROM json_each(:keys) AS k
  CROSS JOIN schema_versions AS v ON v.id = (
        SELECT id FROM schema_versions

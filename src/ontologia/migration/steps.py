@@ -1,0 +1,103 @@
+"""Steps between versions of a type that write no object anew, and what they fill in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from ontologia import codec
+from ontologia.schema.diff import diff_specs
+from ontologia.schema.typespec import TypeSpec
+from ontologia.store.rows import StoredType
+
+Fields = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """How stored fields of one version become those of a later one."""
+
+    spec: TypeSpec
+    """The later version."""
+    fills: dict[str, str]
+    """What is put where a field is missing, as JSON."""
+    removed: bool
+    """Whether fields were removed in between."""
+    widened: tuple[str, ...]
+    """Fields whose type was widened."""
+
+    @property
+    def changes(self) -> bool:
+        """Whether it changes anything."""
+        return bool(self.fills or self.removed or self.widened)
+
+    def __call__(self, fields: Fields) -> Fields:
+        """The fields of the later version. The dict that is given may be changed."""
+        for name, text in self.fills.items():
+            if name not in fields:
+                fields[name] = codec.decode_stored(text)
+        if self.removed:
+            fields = {name: value for name, value in fields.items() if name in self.spec.fields}
+        return fields
+
+
+class Steps:
+    """The steps of one type, by the version they start from: what the new fields of each hold."""
+
+    def __init__(self, versions: Sequence[StoredType]) -> None:
+        self._versions = versions
+        self._specs = {
+            each.version: TypeSpec.from_json(each.schema_json)
+            for each in versions
+            if not each.dropped
+        }
+        self.fills: dict[int, Mapping[str, Any]] = {}
+        for before, after in pairwise(versions):
+            if after.fills is not None:
+                self.fills[before.version] = after.fills
+
+    def leaving(self) -> Iterable[int]:
+        """Steps of before fills were written down that changed no object, either."""
+        for before, after in pairwise(self._versions):
+            if before.version in self.fills or before.dropped or after.dropped:
+                continue
+            diff = diff_specs(
+                self._specs[before.version], self._specs[after.version], before.version
+            )
+            if diff is not None and diff.leaves_objects:
+                yield before.version
+
+    def has(self, version: int) -> bool:
+        """Whether there is this version, and it does not say that the type was dropped."""
+        return version in self._specs
+
+    def earlier_fields(self) -> set[str]:
+        """The names of all fields that any version had since the type was last dropped."""
+        names: set[str] = set()
+        for each in self._versions:
+            names = set() if each.dropped else names | self._specs[each.version].fields.keys()
+        return names
+
+    def covers(self, first: int, last: int) -> bool:
+        """Whether all steps from one version to another write no object anew."""
+        return first <= last and self.fills.keys() >= set(range(first, last))
+
+    def filling(self, first: int, last: int) -> Filling:
+        """How objects of one version are read as those of a later one; see `covers`."""
+        before, after = self._specs[first], self._specs[last]
+        merged: dict[str, str] = {}
+        for version in range(first, last):
+            for name, value in self.fills[version].items():
+                merged[name] = codec.encode(value)
+        return Filling(
+            after,
+            {name: text for name, text in merged.items() if name in after.fields},
+            not after.open and bool(before.fields.keys() - after.fields.keys()),
+            tuple(
+                name
+                for name, described in after.fields.items()
+                if name in before.fields and before.fields[name] != described
+            ),
+        )
