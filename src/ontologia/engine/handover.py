@@ -81,7 +81,8 @@ class Handover:
 
     def take_over(self) -> None:
         """Have another thread run the engine to its end, in place of one that may never come back."""
-        self.taken_over = True  # first: told to stop, the thread is done at once, and recalls this one
+        # Set first: told to stop, the new thread is done at once, and recalls the one that hangs.
+        self.taken_over = True
         self._start(f"ontologia-run-{next(self._numbers)}", self._run_to_the_end)
 
     def _run_to_the_end(self) -> None:
