@@ -117,6 +117,7 @@ def test_an_instant_with_another_offset_or_none_is_understood():
     assert read("2026-11-17T08:30:00Z") == PLAIN.time
     assert read("2026-11-17T08:30:00") == PLAIN.time
     assert read("2026-11-17T08:30:00").tzinfo is UTC
+    assert read("2026-11-17t08:30:00.000000000z") == PLAIN.time
 
 
 @pytest.mark.parametrize(
@@ -130,6 +131,10 @@ def test_an_instant_with_another_offset_or_none_is_understood():
         ({"ce_type": b"\xff"}, "'ce_type' is not UTF-8"),
         ({"ce_specversion": b"2.0"}, "version 1.0 is understood"),
         ({"ce_time": b"yesterday"}, "time is an instant"),
+        ({"ce_time": b"2026-W01-1"}, "time is an instant"),
+        ({"ce_time": b"2026-11-17"}, "time is an instant"),
+        ({"ce_time": b"20261117T083000Z"}, "time is an instant"),
+        ({"ce_time": b"2026-11-17T08:30:60Z"}, "time is an instant"),
         ({"ce_chaindepth": b"-1"}, "chaindepth is a whole number"),
         ({"ce_chaindepth": b"many"}, "chaindepth is a whole number"),
         ({"ce_priority": b"99999999999"}, "priority is a whole number"),

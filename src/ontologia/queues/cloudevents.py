@@ -7,6 +7,7 @@ Lineage, tenant and priority are extension attributes, which other programs may 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -34,6 +35,10 @@ _NUMBERS = {"chaindepth": "chain_depth", "priority": "priority"}
 _HEADERS = [(f"ce_{attribute}", name) for attribute, name in (_TEXTS | _NUMBERS).items()]
 _SPEC_VERSION = ("ce_specversion", SPEC_VERSION.encode())
 _CONTENT_TYPE = ("content-type", _JSON.encode())
+# RFC 3339; `fromisoformat` also reads other forms of ISO 8601, such as weeks.
+_RFC_3339 = re.compile(
+    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)?", re.ASCII | re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +172,9 @@ def _message(
 def _instant(value: Any) -> datetime:
     """An instant of RFC 3339; one without an offset is taken to be in UTC."""
     try:
-        instant = from_text(value)
+        if not _RFC_3339.fullmatch(value):
+            raise ValueError
+        instant = from_text(value.upper())
     except (TypeError, ValueError) as error:
         raise InvalidValueError(
             f"time is an instant of RFC 3339, got {shown(value):.100}"

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from ontologia.clock import Clock
+from ontologia.delivery.retry import describe_error
 from ontologia.errors import (
     BrokerError,
     ConfigError,
@@ -326,12 +327,16 @@ class KafkaSource(_Topic):
         place = f"partition {message.partition()}, offset {message.offset()}"
         value: bytes | None = message.value()
         content = value or b""
-        kind, milliseconds = message.timestamp()
-        written = datetime.fromtimestamp(milliseconds / 1000, UTC) if kind else self._clock.now()
         try:
+            kind, milliseconds = message.timestamp()
+            written = (
+                datetime.fromtimestamp(milliseconds / 1000, UTC) if kind else self._clock.now()
+            )
             event = read_message(message.headers() or [], value, written)
         except OntologiaError as error:
             return Arrival(place, content, problem=error.args[0])
+        except Exception as error:  # noqa: BLE001 - whatever it is, the partition goes on
+            return Arrival(place, content, problem=f"it cannot be read: {describe_error(error)}")
         return Arrival(place, content, event)
 
     def _skip_deleted(self, partition: int, portion: Portion) -> int:
