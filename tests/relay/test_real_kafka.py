@@ -216,3 +216,84 @@ def test_memory_does_not_grow_with_the_topic(tmp_path, make):
     stored_, megabytes = map(int, done.stdout.split())
     assert stored_ == 100_000
     assert megabytes < 120
+
+
+@pytest.fixture
+def another(admin):
+    """Delete a topic and create it again, with one partition."""
+
+    def made(place: str) -> None:
+        from confluent_kafka.admin import NewTopic
+
+        name = place.rpartition("/")[2]
+        [done] = admin.delete_topics([name]).values()
+        done.result(30)
+        until(lambda: name not in admin.list_topics(timeout=30).topics)
+        [done] = admin.create_topics([NewTopic(name, 1, 1)]).values()
+        done.result(30)
+        until(lambda: name in admin.list_topics(timeout=30).topics)
+
+    return made
+
+
+@pytest.mark.req("NEW-122")
+@pytest.mark.parametrize("number", [1, 2, 5])
+def test_a_topic_that_was_created_again_is_read_from_its_first_message(
+    regions, make, another, number, monkeypatch, caplog
+):
+    """Also where it has more messages than the topic before."""
+    monkeypatch.setattr("ontologia.relay.kafka._SETTINGS", 30)
+    here, there = regions
+    place = make(partitions=1)
+    sent = emit(here, 1, 2)
+    Relay(here, place).run_until_empty()
+    Intake(there, place).run_until_empty()
+    another(place)
+    sent += emit(here, *range(3, 3 + number))
+    Relay(here, place).run_until_empty()
+
+    intake = Intake(there, place)
+    intake.run_until_empty()
+
+    assert ids(there) == sent
+    assert intake.lag() == 0
+    assert "was deleted and created again" in caplog.text
+    assert stored(there, REFUSED) == []
+    again = Intake(there, place)
+    again.run_until_empty()
+    assert (again.stored, again.known) == (0, 0)
+
+
+@pytest.mark.req("NEW-125")
+def test_the_lag_is_0_once_all_is_read_also_behind_transactions(regions, make, broker):
+    """Ends of transactions and aborted messages have offsets, too."""
+    from confluent_kafka import Producer
+
+    here, there = regions
+    place = make(partitions=1)
+    topic = place.rpartition("/")[2]
+    producer = Producer({"bootstrap.servers": broker.servers, "transactional.id": token_hex(8)})
+    producer.init_transactions(60)
+
+    def send(id: str) -> None:
+        headers = {"ce_id": id, "ce_type": "barrel.seen", "ce_source": "/cooper"}
+        producer.produce(topic, b"{}", headers=headers)
+        producer.flush(60)
+
+    for id in ("e1", "e2", "e3"):
+        producer.begin_transaction()
+        send(id)
+        producer.commit_transaction(60)
+    producer.begin_transaction()
+    send("aborted")
+    producer.abort_transaction(60)
+
+    intake = Intake(there, place)
+    assert intake.lag() >= 3
+    intake.run_until_empty()
+
+    assert ids(there, "barrel.seen") == ["e1", "e2", "e3"]
+    assert (intake.lag(), intake.health_snapshot()["lag"]) == (0, 0)
+    again = Intake(there, place)
+    again.run_until_empty()
+    assert (again.stored, again.known) == (0, 0)

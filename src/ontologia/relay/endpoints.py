@@ -127,7 +127,10 @@ class Source(Protocol):
         ...
 
     def lag(self, progress: Progress) -> int:
-        """How many messages were not read. ConnectionLostError if it cannot be reached."""
+        """How many messages were not read: 0 once all were, and before that an upper bound.
+
+        ConnectionLostError if it cannot be reached.
+        """
         ...
 
     def close(self) -> None:

@@ -44,9 +44,12 @@ _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _SERVER = re.compile(r"[A-Za-z0-9._-]+:\d{1,5}|\[[0-9A-Fa-f:.]+\]:\d{1,5}")
 _LOOK = 0.1  # seconds between two looks whether the relay is to stop
 _SILENCE = 5.0  # seconds without an answer, after which the broker is asked whether it is there
-_SETTINGS = 0.5  # seconds for the broker to tell the topic's settings; it works without, too
+_SETTINGS = 2.0  # seconds for the broker to tell the topic's settings or id; it works without, too
 _MOST_BYTES = 1_000_000_000  # librdkafka's own limit
-_PARTITIONS = 30.0  # seconds between two looks for new partitions
+_PARTITIONS = (
+    30.0  # seconds between two looks for new partitions, and for another topic of the name
+)
+_HAS_ID = "topic id"  # stored beside the ids of topics: without it they were not stored yet
 
 
 def _place(uri: str) -> tuple[str, str]:
@@ -107,6 +110,18 @@ class _Topic:
         if found.error is not None:
             raise self._connection.error(f"{self.uri} cannot be opened", found.error)
         return sorted(found.partitions)
+
+    def _topic_id(self, admin: Any) -> str | None:
+        """What tells a topic from one of the same name before; None if the broker does not say."""
+        kafka = library()
+        try:
+            wanted = kafka.TopicCollection([self._topic])
+            [asked] = admin.describe_topics(wanted, request_timeout=_SILENCE).values()
+            found = str(asked.result(timeout=_SETTINGS).topic_id)
+        except (kafka.KafkaException, TimeoutError) as error:
+            log.debug("%s: the topic's id cannot be read: %s", self.uri, type(error).__name__)
+            return None
+        return None if set(found) <= {"A", "="} else found  # zeros: of brokers before 2.8
 
 
 class KafkaTarget(_Topic):
@@ -257,6 +272,13 @@ class KafkaSource(_Topic):
         super().__init__(connection, topic)
         self._clock = clock
         self._consumer: Any = None
+        self._admin: Any = None
+        self._progress: Progress | None = None
+        self._names: list[str] = []
+        """The topic's id, until it is stored."""
+        self._known_id: str | None = None
+        self._anew: list[str] = []
+        """Partitions whose stored positions are those of a topic that was deleted."""
         self._assigned: list[int] = []
         self._next: dict[int, int] = {}
         self._ended: set[int] = set()
@@ -272,9 +294,34 @@ class KafkaSource(_Topic):
             self._consumer = self._connection.consumer(
                 "ontologia-intake", auto_offset_reset="error", fetch_wait_max_ms=100
             )
+            self._admin = self._connection.admin()
         partitions = self._partitions(self._consumer)
         self._next = {int(part): at for part, at in progress.positions().items()}
+        self._progress, self._known_id = progress, None
+        self._names, self._anew = [], []
+        self._check_topic()
         self._assign(partitions)
+
+    def _check_topic(self) -> bool:
+        """Begin at the first message of a topic that was created again; whether it was.
+
+        Its offsets are not those of the topic before. Ids of events tell what is stored already.
+        """
+        found = self._topic_id(self._admin)
+        if found is None or found == self._known_id or self._progress is None:
+            return False
+        name = f"{_HAS_ID} {found}"
+        known = self._progress.known([_HAS_ID, name])
+        created = self._known_id is not None or known == {_HAS_ID}
+        self._known_id, self._names = found, [] if name in known else [_HAS_ID, name]
+        if created:
+            log.warning(
+                "%s was deleted and created again; the intake begins with its first message, and leaves "
+                "out events that are stored",
+                self.uri,
+            )
+            self._next, self._anew = {}, [*self._progress.positions()]
+        return created
 
     def _assign(self, partitions: list[int]) -> None:
         kafka = library()
@@ -292,6 +339,10 @@ class KafkaSource(_Topic):
     def read(self, most: int, seconds: float, stopped: Callable[[], bool]) -> Portion | None:
         kafka = library()
         self._look_for_partitions()
+        if self._anew:
+            portion = Portion(positions=dict.fromkeys(self._anew, (0, 0)), names=self._names)
+            self._anew, self._names = [], []
+            return portion
         try:
             found = self._consumer.consume(most, max(seconds, _LOOK))
         except kafka.KafkaException as error:
@@ -306,6 +357,9 @@ class KafkaSource(_Topic):
                 portion.arrivals.append(self._arrival(message))
             elif trouble.name() == "_PARTITION_EOF":
                 self._ended.add(partition)
+                # Behind the last message are offsets of transactions: their ends, and what was aborted.
+                if message.offset() > last.get(partition, self._next.get(partition, 0)):
+                    last[partition] = message.offset()
             elif trouble.name() in ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"):
                 last[partition] = self._skip_deleted(partition, portion)
             else:
@@ -321,6 +375,7 @@ class KafkaSource(_Topic):
             str(partition): (position, self._behind(partition, position))
             for partition, position in last.items()
         }
+        portion.names, self._names = self._names, []
         return portion
 
     def _arrival(self, message: Any) -> Arrival:
@@ -361,12 +416,12 @@ class KafkaSource(_Topic):
         return int(first)
 
     def _look_for_partitions(self) -> None:
-        """Read partitions that were added, too."""
+        """Read partitions that were added, too, and a topic that was created again."""
         if time.monotonic() - self._looked < _PARTITIONS:
             return
         self._looked = time.monotonic()
         partitions = self._partitions(self._consumer)
-        if partitions != self._assigned:
+        if self._check_topic() or partitions != self._assigned:
             self._assign(partitions)
 
     def _check_there(self) -> None:
@@ -404,4 +459,4 @@ class KafkaSource(_Topic):
     def close(self) -> None:
         if self._consumer is not None:
             self._consumer.close()
-            self._consumer = None
+            self._consumer = self._admin = None
