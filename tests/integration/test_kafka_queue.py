@@ -507,6 +507,34 @@ def test_what_a_broker_refuses_is_one_clear_sentence():
         assert "broker:9092" in error.args[0]
 
 
+@pytest.mark.parametrize("said", ["_SSL", "_AUTHENTICATION"])
+def test_a_connection_that_was_refused_once_does_not_stop_a_queue_that_works(kafka, queue, said):
+    from confluent_kafka import KafkaError
+
+    fill(queue, 1)
+    assert numbers(take(queue)) == [1]
+
+    queue.connection._note(KafkaError(getattr(KafkaError, said)))  # as a client tells it
+
+    assert take(queue) == []
+    assert queue.connection.refused() is None
+    fill(queue, 2)
+    assert numbers(take(queue)) == [2]
+
+
+def test_a_broker_that_leaves_while_a_connection_begins_is_away():
+    """A TLS handshake that is cut gives the error of a wrong certificate."""
+    from confluent_kafka import KafkaError
+
+    connection = KafkaConnection("broker:9093")
+    assert type(connection.error("it was not sent", KafkaError(KafkaError._SSL))) is BrokerError
+
+    connection.answered()
+
+    error = connection.error("it was not sent", KafkaError(KafkaError._SSL))
+    assert type(error) is ConnectionLostError
+
+
 def test_without_transactions_the_queue_says_so_and_does_without(kafka, monkeypatch, caplog):
     from confluent_kafka import KafkaError, KafkaException
 

@@ -269,7 +269,7 @@ def test_the_lag_is_0_once_all_is_read_also_behind_transactions(regions, make, b
     """Ends of transactions and aborted messages have offsets, too."""
     from confluent_kafka import Producer
 
-    here, there = regions
+    _, there = regions
     place = make(partitions=1)
     topic = place.rpartition("/")[2]
     producer = Producer({"bootstrap.servers": broker.servers, "transactional.id": token_hex(8)})

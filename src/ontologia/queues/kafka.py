@@ -311,10 +311,9 @@ class KafkaEventQueue:
                 self._add(each)
             self._hold_back(consumer)
             error, self._error = self._error, None
-            if error is None:
-                error = self._connection.refused()
             if error is not None:
                 raise error
+            self._connection.check_login(consumer)
 
     def _hold_back(self, consumer: Consumer) -> None:
         """Receive nothing more of partitions where too much is open: memory is bounded."""

@@ -38,6 +38,7 @@ KEY = "ontologia.key"
 ASK_SECONDS = 5.0
 """How long the broker has to answer a request about topics or offsets."""
 _RECENT = 30.0  # seconds a refused login is taken for the cause of what fails
+_ANSWER = 2.0  # seconds for a broker to answer a client after another connection was refused
 _AGAIN = 0.05  # seconds before a request is made again
 _SLICE = 0.005  # seconds a thread waits for the one that serves the producer
 _LOGIN = (
@@ -131,6 +132,7 @@ class KafkaConnection:
         self.servers = servers.strip()
         self._options = checked_options(options or {})
         self._login: tuple[float, KafkaError] | None = None
+        self._entered = False
 
     def __repr__(self) -> str:
         return f"<KafkaConnection {self.servers}>"
@@ -202,6 +204,7 @@ class KafkaConnection:
         except kafka.KafkaException as error:
             admin.poll(0)  # it says why
             raise self.error("the topics cannot be listed", error) from error
+        self.answered()
         missing = [topic for topic in topics if topic not in found]
         if not missing:
             return
@@ -250,6 +253,7 @@ class KafkaConnection:
             )
             try:
                 found = {(at.topic, at.partition): each.result() for at, each in asked.items()}
+                self.answered()
                 return {at: each.offset for at, each in found.items()}
             except kafka.KafkaException as error:
                 if _name_of(error) in _ELECTING and time.monotonic() < deadline:
@@ -263,11 +267,30 @@ class KafkaConnection:
     def _note(self, error: KafkaError) -> None:
         """What a client says between requests; the requests themselves then only time out."""
         log.debug("Kafka at %s: %s", self.servers, error.name())
-        if error.name() in _LOGIN:
+        # A broker that goes away while a connection begins gives _SSL, as a wrong certificate does;
+        # with a wrong one no broker would have answered before.
+        if error.name() in _LOGIN and not (error.name() == "_SSL" and self._entered):
             self._login = time.monotonic(), error
 
+    def answered(self) -> None:
+        """A broker did what it was asked: what was refused before was not this login."""
+        self._login, self._entered = None, True
+
+    def check_login(self, client: Any) -> None:
+        """BrokerError if a broker refused the login lately, and none answers this client now.
+
+        Costs nothing unless one did.
+        """
+        if (refused := self.refused()) is None:
+            return
+        try:
+            client.list_topics(timeout=_ANSWER)
+        except library().KafkaException as error:
+            raise refused from error
+        self.answered()
+
     def refused(self) -> BrokerError | None:
-        """The error, if a broker refused the login within the last seconds."""
+        """The error, if a broker refused the login lately and none has answered since."""
         noted = self._login
         if noted is None or time.monotonic() - noted[0] > _RECENT:
             return None
@@ -303,7 +326,7 @@ class KafkaConnection:
                 f"{doing}: the message is larger than Kafka at {self.servers} accepts",
                 hint="Send less, or raise message.max.bytes of the broker and of kafka_options.",
             )
-        if name in _AWAY or said.retriable():
+        if name in (*_AWAY, "_SSL") or said.retriable():
             return ConnectionLostError(
                 f"{doing}: Kafka at {self.servers} cannot be reached ({name})",
                 hint="Do it again: connections are made anew as soon as the broker is there.",
@@ -352,9 +375,8 @@ class Publisher:
                 try:
                     while left > 0:
                         self._producer.poll(0.1)
-                        if left > 0 and (refused := self._connection.refused()) is not None:
-                            self._producer.purge()  # it would be tried for half a minute
-                            raise refused
+                        if left > 0:
+                            self._check_login()
                 finally:
                     self._serving.release()
             else:
@@ -364,6 +386,14 @@ class Publisher:
             if _error_of(failed[0]).fatal():
                 self._producer = self._connection.producer()  # the other one can send nothing more
             raise told
+        self._connection.answered()
+
+    def _check_login(self) -> None:
+        try:
+            self._connection.check_login(self._producer)
+        except BrokerError:
+            self._producer.purge()  # it would be tried for half a minute
+            raise
 
     def _produce(self, record: Record, delivered: Any) -> None:
         while True:

@@ -100,6 +100,7 @@ class _Topic:
             listed = client.list_topics(timeout=seconds or ASK_SECONDS).topics
         except kafka.KafkaException as error:
             raise self._connection.error(f"{self.uri} cannot be opened", error) from error
+        self._connection.answered()
         found = listed.get(self._topic)
         if found is None:
             raise BrokerError(
@@ -240,9 +241,11 @@ class KafkaTarget(_Topic):
             if self._left < left:
                 left, silent_since, asked = self._left, time.monotonic(), False
                 continue
-            if (login := self._connection.refused()) is not None:
+            try:
+                self._connection.check_login(producer)
+            except BrokerError:
                 self._drop(producer)
-                raise login
+                raise
             silent = time.monotonic() - silent_since
             if stopped() and silent > 1:
                 self._drop(producer)
@@ -426,8 +429,7 @@ class KafkaSource(_Topic):
 
     def _check_there(self) -> None:
         """Ask the broker whether it is there, if nothing came from it for a while."""
-        if (login := self._connection.refused()) is not None:
-            raise login
+        self._connection.check_login(self._consumer)
         if time.monotonic() - self._heard > _SILENCE:
             self._heard = time.monotonic()
             self._partitions(self._consumer, _SILENCE)
