@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from ontologia.errors import BrokerError, ConnectionLostError, UnknownReceiptError
 from ontologia.queues import DomainEvent, EventWorker, RetryPolicy, open_queue
 from ontologia.queues.kafka import KafkaEventQueue
 from ontologia.testing import ManualClock
 from ontologia_conformance.kafka_servers import Kafka
-from ontologia_conformance.queue_world import Env, OnKafka, event, fill, numbers, take
+from ontologia_conformance.queue_world import Env, OnKafka, chain, event, fill, numbers, take
 from ontologia_conformance.tiers import samples
 from tests.integration.processes import Process
 from tests.integration.running import until
@@ -385,6 +385,75 @@ def test_a_topic_that_is_deleted_is_one_clear_sentence(provider, broker):
 
     until(refused)
     queue.close()
+
+
+def test_a_worker_that_failed_nothing_for_a_long_time_makes_another_producer(clock):
+    """The broker forgets a producer without transactions, after 7 days unless it is told otherwise."""
+    soon = {
+        "transactional.id.expiration.ms": "1000",
+        "transaction.remove.expired.transaction.cleanup.interval.ms": "200",
+    }
+    with real_kafka(settings=soon) as broker:
+        provider = OnKafka(broker.servers, clock)
+        queue = provider.open()
+        fill(queue, 1)
+        [delivery] = take(queue)
+        time.sleep(3)  # by the broker's own clock
+
+        queue.nack(delivery.receipt_handle, retry_after_seconds=0)
+
+        [again] = take(queue)
+        assert (numbers([again]), again.attempt_number) == ([1], 2)
+        assert len(messages(broker.servers, f"{provider.topic}.retry.default.1m")) == 1
+        provider.close()
+
+
+def test_what_a_retry_topic_does_not_take_is_written_smaller(provider, broker, caplog):
+    """Topics that were made beforehand may take less than those that the queue makes."""
+    admin = AdminClient({"bootstrap.servers": broker.servers})
+    for name in provider.topics:
+        limit = "20000" if name == provider.topic else "16000"
+        topic = NewTopic(name, 1, 1, config={"max.message.bytes": limit})
+        [made] = admin.create_topics([topic]).values()
+        made.result(30)
+    queue = provider.open()
+    sizes = {"fits without its reason": 14_000, "does not fit": 18_000, "small": 10}
+    events = chain(
+        [
+            DomainEvent.build(name="parcel.posted", payload={"text": "x" * size})
+            for size in sizes.values()
+        ]
+    )
+    for each in events:
+        queue.enqueue(each)
+
+    one, two, three = take(queue)
+    queue.nack(one.receipt_handle, retry_after_seconds=0, reason="a long reason " * 250)
+    queue.nack(two.receipt_handle, retry_after_seconds=0, reason="a long reason " * 250)
+    queue.ack(three.receipt_handle)
+    [again] = take(queue)
+    queue.dead_letter(again.receipt_handle, reason="a long reason " * 250)
+    assert take(queue) == []
+    queue.settle()
+
+    assert (again.event.event_id, again.attempt_number) == (events[0].event_id, 2)
+    [(_, retried)] = messages(provider.servers, f"{provider.topic}.retry.default.1m")
+    assert "reason" not in retried
+    letters = {said["ce_id"]: (letter, said) for letter, said in messages(*dead(provider))}
+    assert len(letters) == 2
+    whole, said = letters[events[0].event_id]
+    assert len(whole.value()) > 14_000
+    assert (said["attempt"], said["origin"]) == ("2", f"{provider.topic}/0/0")
+    stub, said = letters[events[1].event_id]
+    assert stub.value() is None
+    assert said["reason"].startswith(f"it is too large for {provider.topic}.retry.default.1m")
+    assert (said["attempt"], said["origin"]) == ("1", f"{provider.topic}/0/1")
+    assert "is dead-lettered without its payload" in caplog.text
+    assert {offset for offset, _ in committed(provider.servers, provider.topic).values()} == {3}
+
+
+def dead(provider: OnKafka) -> tuple[str, str]:
+    return provider.servers, f"{provider.topic}.dlq"
 
 
 def test_a_wrong_password_is_one_clear_sentence():

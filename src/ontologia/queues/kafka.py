@@ -13,7 +13,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from heapq import heappop, heappush
@@ -34,6 +34,7 @@ from ontologia.errors import (
 from ontologia.queues.cloudevents import Message, headers_of, read_message
 from ontologia.queues.kafka_client import (
     KEY,
+    TOO_LARGE,
     KafkaConnection,
     Option,
     Publisher,
@@ -77,13 +78,23 @@ _ATTEMPT, _NOT_BEFORE, _REASON, _ORIGIN, _GROUP = (
     "group",
 )
 _OURS = (_ATTEMPT, _NOT_BEFORE, _REASON, _ORIGIN, _GROUP)
+_KEPT_OF_LARGE = ("ce_specversion", "ce_id", "ce_type", "ce_source", _ORIGIN)
 _LARGEST = 16 * 1024 * 1024  # bytes of a message that can be retried
 _LONGEST_REASON = 4_000  # characters: headers count for the size of a message
 _SLICE, _QUICK_SLICE = 0.1, 0.005  # seconds of a poll: in between, others may end the wait
 _OLDEST_COMMIT = 1.0  # seconds that acks wait for the next batch
 _TRANSACTION_SECONDS = 10.0
+_FLUSH_SECONDS = 1.0  # before a transaction is aborted
 # Of a transaction, ILLEGAL_GENERATION says also that this member has not heard of a new epoch yet.
 _UNSETTLED = ("REBALANCE_IN_PROGRESS", "STALE_MEMBER_EPOCH", "ILLEGAL_GENERATION", "_STATE")
+# The broker has forgotten the producer, as after transactional.id.expiration.ms without a
+# transaction (7 days), or has given its place to another one: nothing of it is committed.
+_PRODUCER_GONE = (
+    "INVALID_PRODUCER_ID_MAPPING",
+    "UNKNOWN_PRODUCER_ID",
+    "INVALID_PRODUCER_EPOCH",
+    "_FENCED",
+)
 _DROPPED = (
     "UNKNOWN_MEMBER_ID",
     "FENCED_MEMBER_EPOCH",
@@ -98,6 +109,14 @@ class _Unsettled(Exception):
 
 class _Dropped(_Unsettled):
     """This member is none any more: what it had is delivered to others."""
+
+
+class _TooLarge(Exception):
+    """A topic does not take some of the records, since they are too large for it."""
+
+    def __init__(self, records: list[Record]) -> None:
+        super().__init__()
+        self.records = records
 
 
 class KafkaEventQueue:
@@ -578,14 +597,62 @@ class KafkaEventQueue:
         records = [record for step in steps for record in step.records]
         offsets = [self._offset(step) for step in steps]
         if records and self._has_transactions():
-            self._transact(records, offsets)
+            try:
+                self._transact(records, offsets)
+            except _TooLarge as error:
+                self._make_smaller(steps, error.records)
+                self._write(leaving=leaving)
+                return
         else:
-            if records:
-                self._sender().send(records)
+            for record in records:
+                self._send(record)
             self._commit(offsets)
         for step in steps:
             step.partition.written(step, again=bool(records))
         self._written_at = time.monotonic()
+
+    def _send(self, record: Record) -> None:
+        """Send a record, or what is left of it that its topic takes, on a broker without transactions."""
+        left: Record | None = record
+        while left is not None:
+            try:
+                self._sender().send([left])
+            except InvalidValueError:
+                left = self._smaller(left)
+                if left is None:
+                    raise
+            else:
+                return
+
+    def _make_smaller(self, steps: Iterable[Progress], records: Sequence[Record]) -> None:
+        """Leave out of these records what their topics do not take; InvalidValueError if nothing can."""
+        for step in steps:
+            for entry in step.passed:
+                if entry.record is None or not any(entry.record is each for each in records):
+                    continue
+                smaller = self._smaller(entry.record)
+                if smaller is None:
+                    raise InvalidValueError(
+                        f"{_place(entry)} cannot be passed: {entry.record.topic} does not even take a "
+                        "dead letter without the message; the event stays where it is",
+                        hint="Raise max.message.bytes of that topic.",
+                    )
+                entry.record = smaller
+
+    def _smaller(self, record: Record) -> Record | None:
+        """A record without its reason, else a dead letter without the message; None of such a one."""
+        if record.value is not None and _header(record, _REASON):
+            headers = [each for each in record.headers if each[0] != _REASON]
+            return record._replace(headers=headers)
+        if record.topic == self.dead_letter_topic and record.key is None and record.value is None:
+            return None
+        said = f"it is too large for {record.topic}, and was left where it is"
+        log.error("%s is dead-lettered without its payload: %s", _header(record, _ORIGIN), said)
+        kept = [each for each in record.headers if each[0] in _KEPT_OF_LARGE]
+        made = int(_header(record, _ATTEMPT) or "1") - (_header(record, _NOT_BEFORE) is not None)
+        named = {_ATTEMPT: str(made), _GROUP: self.group, _REASON: said}
+        headers = [*kept, *((name, text.encode()) for name, text in named.items())]
+        return Record(self.dead_letter_topic, None, None, headers)
 
     def _offset(self, step: Progress) -> TopicPartition:
         partition = step.partition
@@ -608,6 +675,10 @@ class KafkaEventQueue:
 
     def _not_written(self, error: KafkaException) -> Exception:
         name = error.args[0].name()
+        if name in _PRODUCER_GONE:
+            log.warning("Kafka has forgotten this member's producer (%s); it makes another", name)
+            self._producer = None
+            return _Unsettled()
         if name in _DROPPED:
             log.warning("group %s dropped this member (%s); it joins again", self.group, name)
             self._break()
@@ -624,7 +695,8 @@ class KafkaEventQueue:
                     transactional_id=f"ontologia.{self.group}.{secrets.token_hex(8)}",
                     transaction_timeout_ms=int(_TRANSACTION_SECONDS * 1000),
                     delivery_timeout_ms=int(_TRANSACTION_SECONDS * 1000),
-                    message_max_bytes=_LARGEST,  # the topics themselves say what is too large
+                    message_max_bytes=_LARGEST,  # the topics themselves say what is too large,
+                    batch_num_messages=1,  # and of which message: a batch is refused as a whole
                 )
                 producer.init_transactions(_TRANSACTION_SECONDS)
                 self._producer, self._transactions = producer, True
@@ -649,30 +721,50 @@ class KafkaEventQueue:
             raise _Unsettled
         self._ends()  # ConnectionLostError now, and not in the middle
         moved: dict[tuple[str, int], int] = {}
+        too_large: list[Record] = []
 
-        def delivered(error: KafkaError | None, message: Received) -> None:
-            if error is None:
-                at = (message.topic() or "", message.partition() or 0)
-                moved[at] = (message.offset() or 0) + 1
+        def deliver(record: Record) -> Callable[[KafkaError | None, Received], None]:
+            def delivered(error: KafkaError | None, message: Received) -> None:
+                if error is None:
+                    at = (message.topic() or "", message.partition() or 0)
+                    moved[at] = (message.offset() or 0) + 1
+                elif error.name() in TOO_LARGE:
+                    too_large.append(record)
 
+            return delivered
+
+        sending = None
         try:
             producer.begin_transaction()
-            for record in records:
+            for sending in records:
                 producer.produce(
-                    record.topic,
-                    value=record.value,
-                    key=record.key,
-                    headers=list[tuple[str, Any]](record.headers),
-                    on_delivery=delivered,
+                    sending.topic,
+                    value=sending.value,
+                    key=sending.key,
+                    headers=list[tuple[str, Any]](sending.headers),
+                    on_delivery=deliver(sending),
                 )
+            sending = None
             member = consumer.consumer_group_metadata()
             producer.send_offsets_to_transaction(offsets, member, _TRANSACTION_SECONDS)
         except (self._kafka.KafkaException, BufferError) as error:
-            self._abort(producer)
             if isinstance(error, BufferError):
+                self._abort(producer)
                 raise InvalidValueError("too much moves to other topics at once") from error
-            raise self._not_written(error) from error
-        self._conclude(producer)
+            name = error.args[0].name()
+            # Before the commit, nothing can be committed of a producer that the broker has forgotten.
+            self._abort(producer, gone=name in _PRODUCER_GONE)
+            if sending is not None and name in TOO_LARGE:
+                too_large.append(sending)
+            if too_large:
+                raise _TooLarge(too_large) from error
+            raise self._not_moved(error) from error
+        try:
+            self._conclude(producer)
+        except (_Unsettled, OntologiaError) as error:
+            if too_large:
+                raise _TooLarge(too_large) from error
+            raise
         self._moved |= moved
 
     def _conclude(self, producer: Producer) -> None:
@@ -689,13 +781,22 @@ class KafkaEventQueue:
                     continue
                 else:
                     self._break()
-                raise self._not_written(error) from error
+                raise self._not_moved(error) from error
 
-    def _abort(self, producer: Producer) -> None:
+    def _not_moved(self, error: KafkaException) -> Exception:
+        """As `_not_written`; what is wrong may be the producer, so the next transaction has another."""
+        told = self._not_written(error)
+        if not isinstance(told, _Unsettled | ConnectionLostError):
+            self._producer = None
+        return told
+
+    def _abort(self, producer: Producer, *, gone: bool = False) -> None:
+        producer.flush(_FLUSH_SECONDS)  # it says what became of each record; the abort does not
         try:
             producer.abort_transaction(_TRANSACTION_SECONDS)
         except self._kafka.KafkaException:
-            self._break()
+            if not gone:
+                self._break()
 
     def _break(self) -> None:
         """Forget all, and have the next poll join anew: the broker knows what is committed."""

@@ -83,7 +83,7 @@ _ELECTING = (
     "UNKNOWN_TOPIC_OR_PART",
 )
 _NO_TOPIC = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION")
-_TOO_LARGE = ("MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE")
+TOO_LARGE = ("MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE")
 _OURS = (
     "acks",
     "auto.offset.reset",
@@ -321,7 +321,7 @@ class KafkaConnection:
                 f"{doing}: a topic does not exist at Kafka at {self.servers}",
                 hint="It was deleted, or the setting kafka_topic names another one.",
             )
-        if name in _TOO_LARGE:
+        if name in TOO_LARGE:
             return InvalidValueError(
                 f"{doing}: the message is larger than Kafka at {self.servers} accepts",
                 hint="Send less, or raise message.max.bytes of the broker and of kafka_options.",
