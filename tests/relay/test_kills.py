@@ -7,12 +7,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
 
 from ontologia import OntologiaConfig, Session, codec
+from ontologia.commands.outbox import Outbox
+from ontologia.queues.kafka import KafkaEventQueue
 from ontologia.relay import Intake, Relay
 from ontologia.store.s3.bucket import Bucket
 from ontologia.store.s3.layout import name_of
@@ -231,7 +233,10 @@ def test_what_commands_emitted_is_on_the_topic_whatever_was_killed(tmp_path, top
                 own |= {f"s{int(line)}" for line in program.kill()}
             confirmed |= own
 
-        Relay(source, topic).run_until_empty()
+        with closing(KafkaEventQueue(servers, name, session=source)) as queue:
+            outbox = Outbox(source, queue)
+            assert outbox.flush(60)
+            outbox.close()
         assert confirmed <= on_topic()
         sent, arrived = stored(source), stored(target)
 

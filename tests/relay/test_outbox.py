@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from secrets import token_hex
@@ -13,6 +14,7 @@ from ontologia.errors import ConfigError
 from ontologia.queues import EventWorker
 from ontologia.queues.kafka import KafkaEventQueue
 from ontologia.relay import Relay
+from ontologia.runtime.session import core_of
 from tests.integration.freight import application
 from tests.integration.running import until
 from tests.integration.web_world import client, served
@@ -43,8 +45,8 @@ def queue_of(mock_kafka, monkeypatch):
     retries = [f"{topic}.retry.default.{level}" for level in ("1m", "1h", "long")]
     mock_kafka.make_topics([topic, f"{topic}.dlq", *retries])
     options = {"group.protocol": "consumer"}
-    return lambda session: KafkaEventQueue(
-        mock_kafka.servers, topic, session=session, options=options
+    return lambda session, servers=mock_kafka.servers: KafkaEventQueue(
+        servers, topic, session=session, options=options
     )
 
 
@@ -108,6 +110,83 @@ def test_what_a_process_left_behind_is_carried_by_the_next(session, queue_of, en
 
 
 @pytest.mark.req("NEW-128")
+def test_what_was_left_behind_is_carried_when_the_brokers_have_another_name(
+    session, queue_of, env, mock_kafka
+):
+    env.outbox.close()  # nothing is carried from here on
+    confirm(env)
+
+    with closing(queue_of(session, mock_kafka.servers.replace("127.0.0.1", "localhost"))) as queue:
+        other = Env(session, modules=[application(note)], queue=queue)
+        EventWorker(other).run_until_empty()
+        other.close()
+
+    assert HANDLED[0] == "s1"
+    names = [each["name"] for each in session.event_store.list_consumers(session.namespace)]
+    assert names == [f"relay:kafka:///{queue.topic}"]
+
+
+def uri_of(queue: KafkaEventQueue) -> str:
+    return f"kafka://{queue.connection.servers}/{queue.topic}"
+
+
+@pytest.mark.req("NEW-128")
+def test_what_an_older_version_left_behind_by_the_name_of_the_brokers_is_carried(session, queue_of):
+    before = emit(session, 1)
+    with closing(queue_of(session)) as queue:
+        older = Relay(session, uri_of(queue))
+        assert older.lag() == 1  # it is given what is retained
+
+        with closing(Env(session, queue=queue)) as env:
+            assert env.outbox.flush()
+
+        assert [each.event.event_id for each in queue.dequeue(10, 0)] == before
+    names = [each["name"] for each in session.event_store.list_consumers(session.namespace)]
+    assert older.name not in names
+
+
+@pytest.mark.req("NEW-128")
+def test_beside_a_process_of_an_older_version_its_name_is_kept(tmp_path, open_session, queue_of):
+    """Each event is carried once; what waits is adopted when that process has ended."""
+    uri = f"sqlite:///{tmp_path}/both.db"
+    old_session, session = open_session(uri=uri), open_session(uri=uri)
+    with closing(queue_of(session)) as queue:
+        older = Relay(old_session, uri_of(queue))
+        thread = threading.Thread(target=older.run)
+        thread.start()
+        try:
+            until(lambda: older.name in [each.name for each in core_of(old_session).running])
+            env = Env(session, queue=queue)
+            sent = emit(session, 1)
+            assert env.outbox.flush()
+            assert [each.event.event_id for each in queue.dequeue(10, 0)] == sent
+        finally:
+            older.stop()
+            thread.join()
+        names = [each["name"] for each in session.event_store.list_consumers(session.namespace)]
+        assert names == [older.name]
+        env.close()
+        old_session.close()
+
+
+@pytest.mark.req("NEW-128")
+def test_what_another_outbox_left_is_told_and_can_be_taken_over(session, queue_of, caplog):
+    left = Relay(session, "kafka://gone:9092/parcels")
+    sent = emit(session, 1)
+    assert left.lag() == 1
+
+    with closing(queue_of(session)) as queue:
+        Env(session, queue=queue).close()
+        assert f"1 events wait for {left.name}" in caplog.text
+
+        Relay(session, uri_of(queue), formerly=[left.name]).run_until_empty()
+
+        assert [each.event.event_id for each in queue.dequeue(10, 0)] == sent
+    names = [each["name"] for each in session.event_store.list_consumers(session.namespace)]
+    assert left.name not in names
+
+
+@pytest.mark.req("NEW-128")
 def test_what_was_there_before_the_queue_is_not_announced_again(session, queue_of):
     emit(session, 1)
 
@@ -123,8 +202,7 @@ def test_closing_carries_what_is_committed(session, queue_of, env):
     confirm(env)
     env.close()
 
-    left = Relay(session, env.outbox._relay._target.uri)
-    assert left.lag() == 0
+    assert env.outbox.lag() == 0
 
 
 @pytest.mark.req("NEW-128")

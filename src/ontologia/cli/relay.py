@@ -26,6 +26,14 @@ def relay(
         list[str] | None,
         typer.Option("--type", metavar="TYPE", help="Event type to send; may be repeated."),
     ] = None,
+    formerly: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--formerly",
+            metavar="NAME",
+            help="Consumer whose work is taken over, as relay:URI; may be repeated.",
+        ),
+    ] = None,
     until_empty: _UntilEmpty = False,
 ) -> None:
     """Send the events of a namespace to a topic of Kafka or to a bucket, until stopped.
@@ -33,7 +41,8 @@ def relay(
     Each event is sent once it is committed, at least once, under its own id; those of one root in
     their order. A relay that is new to the store begins with all retained events. Several relays of
     one target may run; they take turns. Events that an intake has stored from the same target are
-    not sent back. ontologia events consumers shows what waits, as relay:URI.
+    not sent back. ontologia events consumers shows what waits, as relay:URI; --formerly relay:OLD-URI
+    takes that over where the brokers or the bucket have another name now.
 
     Security options of Kafka come from the setting kafka_options; credentials of S3 from
     AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL and AWS_ALLOW_HTTP.
@@ -46,7 +55,7 @@ def relay(
     from ontologia.relay import Relay
 
     with call.writing() as session:
-        running = Relay(session, to, type or None)
+        running = Relay(session, to, type or None, formerly=formerly or ())
         with shown(session, running, lambda: running.stopping):
             if until_empty:
                 running.run_until_empty()

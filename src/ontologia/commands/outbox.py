@@ -9,9 +9,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from ontologia.errors import (
+    ConsumerBusyError,
     DiskFullError,
     OntologiaError,
     ReadOnlyError,
@@ -30,10 +32,15 @@ log = logging.getLogger(__name__)
 _PAUSE = 1.0  # seconds before a queue that refused is tried again
 _LOOK = 0.005
 _PATIENCE = 10.0  # seconds that `flush` waits
+_PREFIX = "relay:kafka://"
 
 
 class Outbox:
-    """Carries the events of a session's namespace to a queue on Kafka, in a thread. Thread-safe."""
+    """Carries the events of a session's namespace to a queue on Kafka, in a thread. Thread-safe.
+
+    Its consumer is named by the topic alone, `relay:kafka:///<topic>`, so that what waits is carried
+    also when the brokers have other names.
+    """
 
     def __init__(self, session: Session, queue: KafkaEventQueue) -> None:
         self._core = core_of(session)
@@ -42,18 +49,47 @@ class Outbox:
         self._stop = threading.Event()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._relay = self._new_relay()
+        self._name = f"{_PREFIX}/{queue.topic}"
         try:
-            # Before anything is committed, so that no event passes it by. What was retained before
-            # there was such a queue is not announced again.
-            self._core.store.events.consumers.register(
-                self._core.namespace, self._relay.name, [ALL_TYPES], start="now"
-            )
+            self._register()
         except (DiskFullError, ReadOnlyError) as error:
             log.warning("no events are carried to %s: %s", queue.describe(), error.args[0])
+        self._relay = self._new_relay()
+
+    def _register(self) -> None:
+        """Have a consumer before anything is committed, so that no event passes it by.
+
+        What was retained before there was such a queue is not announced again. What waits under the
+        name by the brokers, which versions before this one gave it, is adopted.
+        """
+        store, namespace = self._core.store.events, self._core.namespace
+        register = store.consumers.register
+        if self._name in {each["name"] for each in store.consumers.list(namespace)}:
+            register(namespace, self._name, [ALL_TYPES], start="now")
+            return
+        old = f"relay:{KafkaTarget.of_queue(self._queue).uri}"
+        try:
+            register(namespace, self._name, [ALL_TYPES], start="now", formerly=[old])
+        except ConsumerBusyError:
+            # An older process carries events by that name; so does this one, and they take turns.
+            self._name = old
+            register(namespace, self._name, [ALL_TYPES], start="now")
+        waiting: Counter[str] = Counter()
+        for each in store.activity.waiting(namespace):
+            waiting[each["handler"] or ""] += each["waiting"] + each["claimed"] + each["backoff"]
+        for name, count in waiting.items():
+            if count and name.startswith(_PREFIX) and name != self._name:
+                log.warning(
+                    "%d events wait for %s, and the new %s does not carry them. Unless it is still in "
+                    "use: `ontologia relay --to URI --formerly %s --until-empty` sends them, and "
+                    "`ontologia events forget` removes the consumer afterwards",
+                    *(count, name, self._name, name),
+                )
 
     def _new_relay(self) -> Relay:
-        return Relay(self._session, KafkaTarget.of_queue(self._queue))
+        relay = Relay(self._session, KafkaTarget.of_queue(self._queue))
+        relay.name = self._name
+        return relay
 
     def start(self) -> None:
         """Begin to carry. Idempotent; does not wait for the queue."""

@@ -60,15 +60,25 @@ class Relay:
     order in which they were stored. Several relays of one target take turns: one that dies is
     replaced when its leases have ended.
 
+    `formerly` has the names of consumers whose work it takes over, `relay:<target>` for a target that had
+    another URI: what waits for them, what is done, and a pause are its own then, and they are
+    removed. While a live session runs one of them, the relay waits.
+
     What an intake has stored from the same target is not sent back. An event that the target
     refuses for good, since it is too large, becomes a dead letter.
     """
 
     def __init__(
-        self, session: Session, target: str | Target, types: Sequence[str] | None = None
+        self,
+        session: Session,
+        target: str | Target,
+        types: Sequence[str] | None = None,
+        *,
+        formerly: Sequence[str] = (),
     ) -> None:
-        if isinstance(types, str):
-            raise ConfigTypeError(f"types takes a list; write [{types!r}]")
+        for option, given in (("types", types), ("formerly", formerly)):
+            if isinstance(given, str):
+                raise ConfigTypeError(f"{option} takes a list; write [{given!r}]")
         self._session = session
         self._core = core_of(session)
         self._target = open_target(target, session) if isinstance(target, str) else target
@@ -78,6 +88,7 @@ class Relay:
             checks.name("an event's type", each)
         self.name = f"relay:{self._target.uri}"
         """The name of the consumer."""
+        self._formerly = tuple(formerly)
         self._mark = intake_mark(self._target.uri)
         self._origin = origin_of(self._core)
         self._types = listed
@@ -135,9 +146,14 @@ class Relay:
         self._run(until_empty=True)
 
     def lag(self) -> int:
-        """The number of stored events that the target does not have. Costs what waits."""
+        """The number of stored events that the target does not have. Costs what waits.
+
+        ConsumerBusyError while a live session runs what the relay was called formerly.
+        """
         core = self._core
-        core.store.events.consumers.register(core.namespace, self.name, self._types)
+        core.store.events.consumers.register(
+            core.namespace, self.name, self._types, formerly=self._formerly
+        )
         return sum(
             each["waiting"] + each["claimed"] + each["backoff"]
             for each in core.store.events.activity.waiting(core.namespace)
@@ -187,6 +203,7 @@ class Relay:
             _POLICY,
             core.config.event_claim_lease_ms,
             timeout_ms=math.inf,
+            formerly=self._formerly,
             in_order=self._in_order,
         )
         engine = self._engine = store_engine(core, consumer, observe=self._health.observe)
