@@ -53,6 +53,7 @@ assert "confluent_kafka" in sys.modules
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+@pytest.mark.req("C-159")
 def test_without_the_extra_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
 
@@ -252,6 +253,7 @@ def test_an_ack_commits_what_is_done_without_a_gap(kafka, queue):
     assert offsets(kafka) == [(3, "")]
 
 
+@pytest.mark.req("C-159")
 def test_a_retry_waits_in_memory_for_earlier_deliveries(kafka, queue, clock):
     first, second = fill(queue, 1, 2)
     one, two = take(queue)
@@ -274,6 +276,7 @@ def test_a_retry_waits_in_memory_for_earlier_deliveries(kafka, queue, clock):
     assert offsets(kafka) == [(2, "")]
 
 
+@pytest.mark.req("C-159")
 @pytest.mark.parametrize(("seconds", "level"), [(60, "1m"), (61, "1h"), (3601, "long")])
 def test_retries_have_a_topic_by_their_delay(kafka, queue, clock, seconds, level):
     fill(queue, 1)
@@ -327,6 +330,7 @@ def test_a_retry_that_another_program_wrote_is_read_as_far_as_it_can_be(kafka, q
     assert "elsewhere" not in origins
 
 
+@pytest.mark.req("C-159")
 def test_a_dead_letter_says_why_from_where_and_how_often(kafka, queue):
     fill(queue, 1, 2)
     one, two = take(queue)
@@ -374,6 +378,7 @@ def die(queue: KafkaEventQueue) -> None:
     queue.close()
 
 
+@pytest.mark.req("C-158")
 def test_attempts_without_an_end_are_counted_and_such_an_event_comes_alone(kafka, queue):
     fill(queue, 1, 2, 3)
     [one], [two] = take(queue, 1), take(queue, 1)
@@ -394,6 +399,7 @@ def test_attempts_without_an_end_are_counted_and_such_an_event_comes_alone(kafka
     assert numbers(take(queue)) == [3]
 
 
+@pytest.mark.req("C-158")
 def test_an_event_that_kills_its_process_becomes_a_dead_letter(kafka):
     fill(kafka.open(), 1, 2)
     for attempt in (1, 2):

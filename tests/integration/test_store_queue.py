@@ -72,7 +72,7 @@ def let_leases_end(clock, *queues: StoreEventQueue) -> None:
 # -- leases ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.req("EDE-046", "EDE-050")
+@pytest.mark.req("C-158", "EDE-046", "EDE-050")
 def test_what_a_worker_held_too_long_is_anothers_as_the_next_attempt(session, clock, queue, other):
     fill(queue, 1)
     take(queue)
