@@ -8,6 +8,7 @@ tests, too.
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from importlib.util import find_spec
@@ -34,6 +35,7 @@ from ontologia_conformance.backends import (
     postgres_server,
 )
 from ontologia_conformance.queue_world import (
+    CLASSIC,
     PROVIDERS,
     InMemory,
     InStore,
@@ -318,6 +320,17 @@ def apache_kafka() -> Iterator[str]:
 def real_broker(apache_kafka: str, clock: ManualClock) -> Iterator[OnKafka]:
     """Queues on a topic of their own on a real Kafka."""
     with closing(OnKafka(apache_kafka, clock)) as provider:
+        yield provider
+
+
+@pytest.fixture
+def classic_broker(apache_kafka: str, clock: ManualClock) -> Iterator[OnKafka]:
+    """The same with the classic group protocol, which is the default of librdkafka.
+
+    In a group of its own: there, one that left while it joined is waited for.
+    """
+    group = f"g-{secrets.token_hex(8)}"
+    with closing(OnKafka(apache_kafka, clock, CLASSIC, group)) as provider:
         yield provider
 
 

@@ -33,12 +33,15 @@ if TYPE_CHECKING:
     from ontologia.queues.kafka import KafkaEventQueue
     from ontologia_conformance.kafka_servers import Kafka
 
-PROVIDERS = ["inmemory", "kafka", "real_broker"]
+PROVIDERS = ["inmemory", "kafka", "real_broker", "classic_broker"]
 """The providers that are no store: each is a fixture of this name."""
 Order: TypeAlias = Literal["total", "per key"]
 DEAD = "event.dead_letter"
 PATIENCE = 60.0  # seconds; only a hang takes that long
-_JOINS_AT_ONCE: dict[str, Any] = {"group.protocol": "consumer", "fetch.wait.max.ms": 5}
+NEWER: dict[str, Any] = {"group.protocol": "consumer"}
+"""The group protocol of Kafka 4: members join at once."""
+CLASSIC: dict[str, Any] = {"heartbeat.interval.ms": 200}
+"""The one that is taken without an option; members learn by their heartbeats that others joined."""
 
 
 class Provider(Protocol):
@@ -88,15 +91,23 @@ class OnKafka:
     key = "kafka"
     order: Order = "per key"
 
-    def __init__(self, servers: str, clock: ManualClock) -> None:
+    def __init__(
+        self,
+        servers: str,
+        clock: ManualClock,
+        protocol: dict[str, Any] = NEWER,
+        group: str = "default",
+    ) -> None:
         self.servers, self.topic = servers, f"t-{secrets.token_hex(8)}"
+        self.group = group
         self._clock = clock
+        self._options = {"fetch.wait.max.ms": 5, **protocol}
         self._sessions: list[Session] = []
 
     @property
     def topics(self) -> list[str]:
         """All that its queues use."""
-        retries = [f"{self.topic}.retry.default.{level}" for level in ("1m", "1h", "long")]
+        retries = [f"{self.topic}.retry.{self.group}.{level}" for level in ("1m", "1h", "long")]
         return [self.topic, *retries, f"{self.topic}.dlq"]
 
     def open(self, **options: Any) -> KafkaEventQueue:
@@ -105,7 +116,9 @@ class OnKafka:
         session = Session(":memory:", config=OntologiaConfig(clock=self._clock))
         self._sessions.append(session)
         return KafkaEventQueue(
-            self.servers, self.topic, session=session, options=_JOINS_AT_ONCE | options
+            *(self.servers, self.topic, self.group),
+            session=session,
+            options=self._options | options,
         )
 
     def dead_letters(self) -> list[tuple[str, str]]:

@@ -39,7 +39,7 @@ _MARKS = (
     "each_database: on PostgreSQL in `make test`, too",
 )
 _BY_BACKEND = ("backend", "queues")  # fixtures whose parameter is the name of a backend
-_LATER = ("postgres16", "real_broker")
+_LATER = ("postgres16", "real_broker", "classic_broker")
 _SUITES = {"conformance", "ontologia_conformance"}  # folders of tests that are about each backend
 
 

@@ -34,6 +34,7 @@ from ontologia.errors import (
 from ontologia.queues.cloudevents import Message, headers_of, read_message
 from ontologia.queues.kafka_client import (
     KEY,
+    NO_TOPIC,
     TOO_LARGE,
     KafkaConnection,
     Option,
@@ -360,6 +361,8 @@ class KafkaEventQueue:
                 return
             told = self._connection.error("nothing more is received", error)
             log.debug("%s", told.args[0])
+            if error.name() in NO_TOPIC and not self._assigned:
+                return  # the topics are there; this broker has not heard of new ones yet
             if not isinstance(told, ConnectionLostError) and error.name() != "_MAX_POLL_EXCEEDED":
                 self._error = self._error or told
             return

@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -82,7 +83,7 @@ _ELECTING = (
     "FENCED_LEADER_EPOCH",
     "UNKNOWN_TOPIC_OR_PART",
 )
-_NO_TOPIC = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION")
+NO_TOPIC = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION")
 TOO_LARGE = ("MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE")
 _OURS = (
     "acks",
@@ -227,6 +228,18 @@ class KafkaConnection:
             except kafka.KafkaException as error:
                 if _name_of(error) != "TOPIC_ALREADY_EXISTS":
                     raise self._not_created(topic, error) from error
+        self._await_topics(admin, missing)
+
+    def _await_topics(self, admin: AdminClient, topics: Iterable[str]) -> None:
+        """Wait until brokers know of topics that were just made: a consumer would miss them."""
+        deadline = time.monotonic() + ASK_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                if admin.list_topics(timeout=ASK_SECONDS).topics.keys() >= set(topics):
+                    return
+            except library().KafkaException as error:
+                raise self.error("the topics cannot be listed", error) from error
+            time.sleep(_AGAIN)
 
     def _not_created(self, topic: str, error: KafkaException) -> OntologiaError:
         told = self.error(f"the topic {topic} does not exist, and cannot be created", error)
@@ -258,6 +271,9 @@ class KafkaConnection:
             except kafka.KafkaException as error:
                 if _name_of(error) in _ELECTING and time.monotonic() < deadline:
                     time.sleep(_AGAIN)
+                    # The client keeps what it knows of leaders for 15 minutes unless it lists them.
+                    with suppress(kafka.KafkaException):
+                        admin.list_topics(timeout=ASK_SECONDS)
                     continue
                 admin.poll(0)
                 raise self.error("the ends of partitions cannot be read", error) from error
@@ -316,7 +332,7 @@ class KafkaConnection:
                 f"{doing}: this user has not the rights on the {what} at Kafka at {self.servers}",
                 hint="The how-to page on Kafka lists the rights that are needed.",
             )
-        if name in _NO_TOPIC:
+        if name in NO_TOPIC:
             return BrokerError(
                 f"{doing}: a topic does not exist at Kafka at {self.servers}",
                 hint="It was deleted, or the setting kafka_topic names another one.",
