@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -11,7 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from ontologia.errors import BrokerError, ConnectionLostError, UnknownReceiptError
@@ -331,6 +333,24 @@ def test_a_broker_that_is_killed_is_waited_for(provider, broker, caplog):
     assert worker.health_snapshot()["dead_lettered"] == 0
 
 
+def test_after_a_restart_of_the_broker_a_queue_asks_for_its_new_leaders(provider, broker):
+    """The client would take the old ones for leaders for 15 minutes."""
+    queue = opened(provider)
+    assert take(queue) == []
+    for _ in range(2):
+        broker.kill()
+        broker.start()
+
+        def answered() -> bool:
+            try:
+                return queue.dequeue(10, 0) == []
+            except ConnectionLostError:
+                return False
+
+        until(answered)
+    queue.close()
+
+
 def test_what_enqueue_returned_for_survives_the_broker(provider, broker):
     queue = opened(provider)
     given = give(queue, 0, ["good"] * 50)
@@ -454,6 +474,70 @@ def test_what_a_retry_topic_does_not_take_is_written_smaller(provider, broker, c
 
 def dead(provider: OnKafka) -> tuple[str, str]:
     return provider.servers, f"{provider.topic}.dlq"
+
+
+READER = """
+import resource, sys
+from ontologia.queues import open_queue
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+queue = open_queue("kafka", bootstrap_servers=sys.argv[1], topic=sys.argv[2],
+                   options={"group.protocol": "consumer"})
+seen = set()
+held = queue.dequeue(1, 30)
+before = peak()
+
+def handle_all():
+    while batch := queue.dequeue(1_000, 0):
+        for each in batch:
+            seen.add(each.event.payload["number"])
+            queue.ack(each.receipt_handle)
+
+handle_all()
+behind = len(seen)
+for each in held:
+    seen.add(each.event.payload["number"])
+    queue.ack(each.receipt_handle)
+handle_all()
+queue.close()
+print(behind, len(seen), (peak() - before) // 1024)
+"""
+
+
+def test_memory_does_not_grow_with_the_topic(provider, broker):
+    """Not even while a delivery at the front of its partition is open: no more than 1,000 wait."""
+    total = 100_000
+    queue = opened(provider)
+    assert take(queue) == []  # the topics are there
+    queue.close()
+    producer = Producer({"bootstrap.servers": broker.servers, "linger.ms": 20, "log_level": 0})
+    for number in range(total):
+        while True:
+            try:
+                headers = {"ce_id": f"m{number}", "ce_type": "parcel.posted", "ce_source": "/shop"}
+                producer.produce(
+                    *(provider.topic, f'{{"number":{number}}}'),
+                    headers=headers,
+                    partition=0,
+                )
+                break
+            except BufferError:
+                producer.poll(0.1)
+    assert producer.flush(60) == 0
+
+    done_ = subprocess.run(
+        [sys.executable, "-c", READER, provider.servers, provider.topic],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    behind, received, megabytes = map(int, done_.stdout.split())
+    assert received == total
+    assert behind <= 1_000
+    assert megabytes < 60
 
 
 def test_a_wrong_password_is_one_clear_sentence():

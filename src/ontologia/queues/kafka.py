@@ -268,6 +268,7 @@ class KafkaEventQueue:
                 if batch := self._next(batch_size):
                     return batch
                 self._write_ends()
+                self._hold_back()  # what has ended makes room, and what there was no room for is left
                 now = time.monotonic()
                 if now >= deadline and (self._assigned or now >= self._joined_at + JOIN_SECONDS):
                     if ends is None:
@@ -329,21 +330,24 @@ class KafkaEventQueue:
         with self._lock:
             for each in received:
                 self._add(each)
-            self._hold_back(consumer)
+            self._hold_back()
             error, self._error = self._error, None
             if error is not None:
                 raise error
             self._connection.check_login(consumer)
 
-    def _hold_back(self, consumer: Consumer) -> None:
+    def _hold_back(self) -> None:
         """Receive nothing more of partitions where too much is open: memory is bounded."""
-        for each in self._partitions.values():
-            if not each.paused and each.is_full:
-                consumer.pause([self._at(each)])
-                each.paused = True
-            elif each.paused and each.has_room:
-                consumer.resume([self._at(each)])
-                each.paused = False
+        with self._lock:
+            if (consumer := self._consumer) is None:
+                return
+            for each in self._partitions.values():
+                if not each.paused and each.is_full:
+                    consumer.pause([self._at(each)])
+                    each.paused = True
+                elif each.paused and each.has_room:
+                    consumer.resume([self._at(each)])
+                    each.paused = False
 
     def _at(self, partition: Partition) -> TopicPartition:
         at: TopicPartition = self._kafka.TopicPartition(partition.topic, partition.number)
@@ -794,8 +798,8 @@ class KafkaEventQueue:
         return told
 
     def _abort(self, producer: Producer, *, gone: bool = False) -> None:
-        producer.flush(_FLUSH_SECONDS)  # it says what became of each record; the abort does not
         try:
+            producer.flush(_FLUSH_SECONDS)  # says what became of each record; the abort does not
             producer.abort_transaction(_TRANSACTION_SECONDS)
         except self._kafka.KafkaException:
             if not gone:
