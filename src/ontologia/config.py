@@ -75,6 +75,8 @@ class OntologiaConfig(BaseModel):
     """Lease of a long write; renewed every third of it while the write lives."""
     commit_max_retries: _NotNegative = 3
     """How often a commit that lost against another is repeated; SQLite never needs to."""
+    auto_migrate: Literal["none", "compatible"] = "none"
+    """Whether a session applies compatible changes of its types when it opens."""
     max_batch_size: _Positive = 10_000
     """The most objects one commit may hold."""
 

@@ -14,6 +14,7 @@ from ontologia.errors import ConfigError
 from ontologia.testing import ManualClock
 
 OTHER = {
+    "auto_migrate": "compatible",
     "datastore_uri": "sqlite:///other.db",
     "archive_uri": "s3://bucket/archive",
     "default_namespace": "tenant-a",

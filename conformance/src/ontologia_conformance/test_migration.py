@@ -357,7 +357,7 @@ def test_applying_upgrades_every_object_in_one_commit(people, open_session, sql)
 
     result = session.migrate(dry_run=False, token=session.migrate().token)
 
-    assert result == MigrationResult(["Person"], {"Person": 2}, 2)
+    assert result == MigrationResult(["Person"], {"Person": 2}, 2, 2)
     assert session.query().entities(Newer).collect() == [
         Newer(id="p1", first="Ada", last="Lovelace"),
         Newer(id="p2", first="Alan", last="Turing"),
@@ -454,7 +454,7 @@ def test_relations_are_migrated_like_entities_keyed_ones_too(people, open_sessio
 
     result = session.migrate(dry_run=False, token=session.migrate().token)
 
-    assert result == MigrationResult(["Knows", "Works"], {"Knows": 2, "Works": 2}, 3)
+    assert result == MigrationResult(["Knows", "Works"], {"Knows": 2, "Works": 2}, 3, 3)
     assert session.query().relations(NewKnows).collect() == [
         NewKnows(left_key="p1", right_key="p2", since="1842-01-01")
     ]

@@ -75,14 +75,15 @@ class _Worker:
             self.process = self._start()
 
 
-def supervise(
-    call: Call, target: str, workers: int, start: str, event_store: str | None = None
-) -> int:
-    """Run a worker until a signal ends it; its exit code, 128 and more if that was a signal's."""
+def supervise(call: Call, target: str, options: dict[str, object]) -> int:
+    """Run a worker until a signal ends it; its exit code, 128 and more if that was a signal's.
+
+    `options` are those of `ontologia run`; one that is None is left out.
+    """
     folders = _folders(target.partition(":")[0])
-    arguments = ["run", target, "--workers", str(workers), "--start", start]
-    if event_store is not None:
-        arguments += ["--event-store", event_store]
+    arguments = ["run", target]
+    for name, value in options.items():
+        arguments += [f"--{name}", str(value)] if value is not None else []
     arguments += ["--namespace", call.namespace] if call.namespace else []
     arguments += [f"--{name}" for name in ("json", "debug") if getattr(call, name)]
     # Not as an argument: those of a process can be seen by everybody, and it may hold a password.

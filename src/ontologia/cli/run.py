@@ -35,6 +35,10 @@ def run(
         str | None,
         typer.Option(metavar="URI", help="A bucket to get events from, as s3://bucket/prefix."),
     ] = None,
+    migrate: Annotated[
+        Literal["none", "compatible"] | None,
+        typer.Option(help="Changes of types that are applied at the start."),
+    ] = None,
     reload: Annotated[
         bool, typer.Option("--reload", help="Start again when a file of the program changes.")
     ] = False,
@@ -43,7 +47,9 @@ def run(
 
     Handlers are the functions decorated with @on_event that the module has, or those of the list
     ATTR; schedules are the list `schedules` and every Schedule in it. Its entity and relation types
-    are registered; one that the store has otherwise, and that is to be migrated first, is an error.
+    are registered. A type whose changes are breaking is an error, as long as they are not migrated;
+    compatible changes are applied at the start with --migrate compatible, and are an error without.
+    An older program runs beside a newer one whose changes are compatible.
     The working directory is looked at first. The log, with the ids of events and handlers, goes to
     stderr, and a terminal has a status line.
 
@@ -62,15 +68,19 @@ def run(
     if reload:
         from ontologia.cli.reload import supervise
 
-        raise typer.Exit(supervise(call, target, workers, start, event_store))
+        options = {"workers": workers, "start": start, "event-store": event_store}
+        raise typer.Exit(supervise(call, target, {**options, "migrate": migrate}))
     from ontologia.cli.worklog import Counters, shown
     from ontologia.runtime.observed import observed
 
     found = _checked(load_models(target))
     counters = Counters()
     types = {"entity_types": found.entity_types, "relation_types": found.relation_types}
+    config = call.config
+    if migrate is not None:
+        config = config.model_copy(update={"auto_migrate": migrate})
     with (
-        call.writing(**types, event_store=event_store) as session,
+        call.writing(**types, event_store=event_store, config=config) as session,
         refused(call, session, [found]),
         shown(session, counters),
     ):

@@ -110,6 +110,25 @@ class Migration:
         self._versions.forget()
         return result
 
+    def apply_compatible(self, owner_id: str, metadata: dict[str, Any]) -> MigrationResult:
+        """Apply the compatible changes that need no object to be read, and leave the others.
+
+        Programs that are started together may all do that; the first one does.
+        """
+        while True:
+            diffs = [diff for diff in self._plan()[0] if self._leaves(diff)]
+            diffs = [diff for diff in diffs if not diff.made_unique]
+            if not diffs:
+                return MigrationResult([], {}, None)
+            try:
+                result = self._write(
+                    owner_id, diffs, None, [], metadata, None, lease=False, alone=False
+                )
+            except MigrationTokenError:
+                continue  # another program was faster
+            self._versions.forget()
+            return result
+
     def _write(
         self,
         owner_id: str,
@@ -120,12 +139,19 @@ class Migration:
         record: dict[str, Any] | None,
         *,
         lease: bool = True,
+        alone: bool = True,
     ) -> MigrationResult:
+        """Register the versions and write the objects.
+
+        Only if this is still the plan; unless it is `alone`, other types may have changed.
+        """
         with self._store.write(owner_id=owner_id if lease else None) as tx:
             # Nobody else can write before this transaction ends, so what is checked here holds.
             if lease:
                 tx.verify_lock(owner_id)
-            if self._versions.diffs(tx) != diffs or head not in (None, tx.head()):
+            plan = self._versions.diffs(tx)
+            same = plan == diffs if alone else all(diff in plan for diff in diffs)
+            if not same or head not in (None, tx.head()):
                 raise MigrationTokenError("the store changed while the migration was prepared")
             versions: dict[TypeKey, int] = {}
             for diff in diffs:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from ontologia import codec
-from ontologia.schema.diff import diff_specs
+from ontologia.schema.diff import compare_alike, diff_specs, is_unique
 from ontologia.schema.typespec import TypeSpec
 from ontologia.store.rows import StoredType
 
@@ -83,6 +83,34 @@ class Steps:
     def covers(self, first: int, last: int) -> bool:
         """Whether all steps from one version to another write no object anew."""
         return first <= last and self.fills.keys() >= set(range(first, last))
+
+    def unknown_to(self, version: int) -> set[str] | None:
+        """The fields that later versions have and this one does not; None if they may have any."""
+        later = [spec for number, spec in self._specs.items() if number > version]
+        if any(spec.open for spec in later):
+            return None
+        names = {name for spec in later for name in spec.fields}
+        return names - self._specs[version].fields.keys()
+
+    def made_unique(self, version: int) -> bool:
+        """Whether values of a field that this version has became unique after it."""
+        fields = self._specs[version].fields
+        return any(
+            is_unique(spec.fields.get(name)) and not is_unique(described)
+            for number, spec in self._specs.items()
+            if number > version
+            for name, described in fields.items()
+        )
+
+    def compare_alike(self, version: int) -> bool:
+        """Whether SQL compares the fields of this version in rows of later ones as it does its own."""
+        fields = self._specs[version].fields
+        return all(
+            name in spec.fields and compare_alike(described, spec.fields[name])
+            for number, spec in self._specs.items()
+            if number > version
+            for name, described in fields.items()
+        )
 
     def filling(self, first: int, last: int) -> Filling:
         """How objects of one version are read as those of a later one; see `covers`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,10 @@ class _Standing:
     """Current rows may be of another schema than the class, until the store is migrated."""
     fills: Mapping[str, str]
     """What SQL is to put where a field is missing, by its name: a JSON object with that field."""
+    version: int | None = None
+    """The older version that the class is, if all changes since then are compatible."""
+    unknown: Collection[str] | None = ()
+    """The fields that versions since then have and the class does not; None if they may have any."""
 
 
 class TypeVersions:
@@ -60,6 +64,7 @@ class TypeVersions:
         self._specs: dict[TypeKey, tuple[TypeSpec, str]] = {}
         self._loaders: dict[TypeKey, dict[int, Load | None]] = {}
         self._standing: dict[TypeKey, _Standing] = {}
+        self._older: dict[TypeKey, _Standing] = {}
         self.fills: Mapping[TypeKey, Mapping[str, str]] = {}
         """What SQL is to put where objects of these types lack a field; see `standing`."""
         self._behind = False
@@ -154,19 +159,27 @@ class TypeVersions:
     def verify(self, tx: Transaction, keys: Iterable[TypeKey]) -> dict[TypeKey, int]:
         """The version of each of these types, within the transaction that will write them.
 
-        A type the store has never seen is registered; one with another schema than the program's
-        raises SchemaOutdatedError.
+        A type the store has never seen is registered. A class that is an older version is written
+        as that, if all changes since then are compatible; SchemaOutdatedError if it is neither that
+        nor the current one.
         """
         wanted = tuple(keys)
         generation, verified = self._verified
         if generation == tx.generation and verified.keys() >= set(wanted):
             return verified  # no schema has changed since these were looked at
+        if generation != tx.generation:
+            self.forget()
         shapes = {key: self.shape(key) for key in wanted}
         stored = _registered(tx, shapes)
         diffs = [d for key, each in stored.items() if (d := self._diff(shapes[key], each))]
         if diffs:
             raise SchemaOutdatedError(diffs)
         versions = {key: each.version for key, each in stored.items()}
+        versions |= {
+            key: older.version
+            for key in stored
+            if (older := self._older.get(key)) is not None and older.version is not None
+        }
         # Only what was there before: what is registered here may be taken back.
         if not tx.has_registered:
             kept = verified if generation == tx.generation else {}
@@ -195,19 +208,42 @@ class TypeVersions:
         return [diff for diff in found if diff is not None]
 
     def _diff(self, shape: Shape, stored: StoredType) -> TypeDiff | None:
-        spec, own_hash = self._spec(shape)
-        if own_hash == stored.schema_hash:
+        """How the class differs from the current version; None if it can be written beside it."""
+        key = (shape.kind, shape.name)
+        if self._spec(shape)[1] == stored.schema_hash:
+            self._older.pop(key, None)
             return None
-        return self._diff_from(shape, stored, spec)
+        older = self._find_older(shape, self._store.list_schema_versions(*key))
+        if older is not None:
+            self._older[key] = older
+            return None
+        self._older.pop(key, None)
+        return self._diff_from(shape, stored)
 
-    def _diff_from(self, shape: Shape, stored: StoredType, spec: TypeSpec) -> TypeDiff | None:
+    def _diff_from(self, shape: Shape, stored: StoredType) -> TypeDiff | None:
         return diff_specs(
             TypeSpec.from_json(stored.schema_json),
-            spec,
+            self.spec(shape),
             stored.version,
             shape=shape,
             earlier=self.steps(shape).earlier_fields(),
         )
+
+    def keep(self, key: TypeKey, before: str, after: str) -> str:
+        """What is written in place of stored fields: those that the class does not know stay.
+
+        Only a class of an older version leaves any.
+        """
+        older = self._older.get(key)
+        if older is None:
+            return after
+        unknown, fields = older.unknown, decode_fields(after)
+        kept = {
+            name: value
+            for name, value in decode_fields(before).items()
+            if name not in fields and (unknown is None or name in unknown)
+        }
+        return codec.encode(fields | kept) if kept else after
 
     def shape(self, key: TypeKey) -> Shape:
         """The registered shape of a type."""
@@ -234,17 +270,32 @@ class TypeVersions:
         if not stored or [each.schema_hash for each in stored] == [own]:
             return _Standing(mixed=False, behind=False, fills={})
         if stored[-1].schema_hash != own:
-            return _Standing(mixed=True, behind=True, fills={})
+            older = self._find_older(shape, stored)
+            return older or _Standing(mixed=True, behind=True, fills={})
         steps, newest = Steps(stored), stored[-1].version
-        covered = steps.covers(1, newest)
-        # To SQL a field that is missing is as good as one that is null.
-        fills = {
-            name: codec.encode_checked({name: value}).replace("%", "\\u0025")  # a driver's sign
-            for version in sorted(steps.fills)
-            for name, value in steps.fills[version].items()
-            if value is not None and name in shape.fields
-        }
-        return _Standing(mixed=not covered, behind=False, fills=fills)
+        return _Standing(
+            mixed=not steps.covers(1, newest), behind=False, fills=_fills(shape, steps, newest)
+        )
+
+    def _find_older(self, shape: Shape, stored: Sequence[StoredType]) -> _Standing | None:
+        """The standing of a class of an older version; None if it cannot be used any more.
+
+        A value that became unique ends it: only a class that says so looks for others.
+        """
+        own = self._spec(shape)[1]
+        version = max((each.version for each in stored if each.schema_hash == own), default=None)
+        if version is None:
+            return None
+        steps, newest = self.steps(shape), stored[-1].version
+        if not steps.covers(version, newest) or steps.made_unique(version):
+            return None
+        return _Standing(
+            mixed=not steps.covers(1, version),
+            behind=not steps.compare_alike(version),
+            fills=_fills(shape, steps, version),
+            version=version,
+            unknown=steps.unknown_to(version),
+        )
 
     def refresh(self, *, fields: bool) -> None:
         """Before a question: forget what is known of versions if somebody has changed them.
@@ -281,6 +332,10 @@ class TypeVersions:
         own = self._spec(shape)[1]
         fitting = [each.version for each in stored if each.schema_hash == own]
         target = max(fitting, default=None)
+        older = self.standing(shape).version
+        if older is not None and self.steps(shape).covers(min(version, older), stored[-1].version):
+            self._behind = True
+            return self._narrowing(shape, stored, version, older)
         if target == version:
             return None
         if version in fitting and any(each.dropped for each in stored[version:target]):
@@ -307,12 +362,31 @@ class TypeVersions:
 
         return load
 
+    def _narrowing(
+        self, shape: Shape, stored: Sequence[StoredType], version: int, older: int
+    ) -> Load:
+        """How a class of an older version reads rows: without what it does not know.
+
+        SchemaOutdatedError for a row with a value that it has no type for, or without a field that
+        it cannot do without.
+        """
+        filling = self.steps(shape).filling(version, older) if version < older else None
+
+        def load(_key: ObjectKey, fields: dict[str, Any]) -> dict[str, Any]:
+            try:
+                return shape.narrowed(fields if filling is None else filling(fields))
+            except (ValueError, TypeError, ArithmeticError):
+                diff = self._diff_from(shape, stored[-1])
+                raise SchemaOutdatedError([diff] if diff is not None else []) from None
+
+        return load
+
     def _check_readable(self, shape: Shape, stored: list[StoredType], version: int) -> None:
         """A class with another schema can read a row if all it misses has a default."""
         found = [each for each in stored if each.version == version]
         if not found:
             return
-        diff = self._diff(shape, found[0])
+        diff = self._diff_from(shape, found[0])
         if diff is None:
             return
         required = [name for name in diff.added if shape.fields[name].required]
@@ -333,6 +407,17 @@ def _filling(shape: Shape, filling: Filling) -> Load | None:
         return values
 
     return load
+
+
+def _fills(shape: Shape, steps: Steps, version: int) -> dict[str, str]:
+    """What SQL is to put for fields that versions up to this one have added."""
+    # To SQL a field that is missing is as good as one that is null.
+    return {
+        name: codec.encode_checked({name: value}).replace("%", "\\u0025")  # a driver's sign
+        for before in sorted(steps.fills)
+        for name, value in steps.fills[before].items()
+        if before < version and value is not None and name in shape.fields
+    }
 
 
 def _registered(reader: StateReader, keys: Iterable[TypeKey]) -> dict[TypeKey, StoredType]:

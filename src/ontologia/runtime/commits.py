@@ -183,6 +183,7 @@ class Commits:
             *(queue, reads, state),
             partial(self._patched, versions),
             partial(self._reads_as, versions),
+            self._versions.keep,
         )
         if stale:
             raise _StaleReads(stale)

@@ -99,7 +99,7 @@ class Core:
             self.deltas = DeltaMaker(registry, self.versions)
             self.reader = Reader(self.store, registry, self.versions)
             self.commits = Commits(
-                self.store, self.versions, config, self.clock, self._make_indexes
+                self.store, self.versions, config, self.clock, self._prepare_types
             )
             self.scheduler = Scheduler(self.store.events, namespace, self.clock)
             self._register()
@@ -138,17 +138,23 @@ class Core:
     def _register(self) -> None:
         try:
             self.versions.register(list(self.registry))
-            self._make_indexes()
+            self._prepare_types()
             self.register_session()
         except (DiskFullError, ReadOnlyError) as error:
             # It can be read; a write raises.
             level = logging.INFO if isinstance(error, ReadOnlyError) else logging.WARNING
             log.log(level, "opened for reading only: %s", error.args[0])
 
-    def _make_indexes(self) -> None:
-        """Make the indexes of types that were registered since the last call."""
+    def _prepare_types(self) -> None:
+        """Make the indexes of types that were registered since the last call.
+
+        With `auto_migrate` their compatible changes are applied first.
+        """
         if len(self._indexed) == len(self.registry):
             return
+        if self.config.auto_migrate == "compatible":
+            owner_id = f"{self.session_id}:{threading.get_ident()}"
+            self.migration().apply_compatible(owner_id, self.metadata())
         for shape in self.registry:
             if shape in self._indexed:
                 continue
@@ -265,7 +271,7 @@ class Core:
             record=record,
         )
         self._indexed.clear()
-        self._make_indexes()
+        self._prepare_types()
         return result
 
     def migration(self) -> Migration:

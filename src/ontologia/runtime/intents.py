@@ -335,8 +335,12 @@ Same: TypeAlias = Callable[[TypeKey, ObjectKey, Current, str], bool]
 """Whether a current version, written before compatible changes of its type, reads as these fields."""
 
 
+Keep: TypeAlias = Callable[[TypeKey, str, str], str]
+"""Gives new fields together with those of the current version that the program does not know."""
+
+
 def changes(
-    queue: Queue, reads: Versions, state: State, patch: Patch, same: Same
+    queue: Queue, reads: Versions, state: State, patch: Patch, same: Same, keep: Keep
 ) -> tuple[list[RawChange], list[Stale]]:
     """What a commit of the queue changes, and what is stale; then nothing may be written.
 
@@ -371,8 +375,12 @@ def changes(
                     continue
                 after = patch(type_key, key, stored, some)
             if before != after:
-                if stored is not None and after is not None and same(type_key, key, stored, after):
-                    continue
+                if before is not None and after is not None:
+                    if stored is not None and same(type_key, key, stored, after):
+                        continue
+                    after = keep(type_key, before, after)
+                    if before == after:
+                        continue
                 found.append(raw_change((*type_key, key, before, after, version or 1, None)))
     if failures and not stale:
         raise with_stale(failures[0][0], [each for _, each in failures])

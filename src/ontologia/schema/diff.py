@@ -99,8 +99,8 @@ def diff_specs(
         known, described = stored.fields.get(name), current.fields[name]
         if known is not None and _type(known) != _type(described):
             changed.append((name, _type(known), _type(described)))
-        if _is_unique(known) != _is_unique(described):
-            changed.append((f"{name}{_UNIQUE}", _is_unique(known), _is_unique(described)))
+        if is_unique(known) != is_unique(described):
+            changed.append((f"{name}{_UNIQUE}", is_unique(known), is_unique(described)))
     for part in ("key", "left", "right", "open"):
         before, after = getattr(stored, part), getattr(current, part)
         if before != after:
@@ -229,8 +229,25 @@ def serialize_diff(diff: TypeDiff) -> dict[str, Any]:
     }
 
 
-def _is_unique(described: Any) -> bool:
+def is_unique(described: Any) -> bool:
+    """Whether the description of a field says that its values are unique."""
     return isinstance(described, dict) and described.get("unique") is True
+
+
+def compare_alike(before: Any, after: Any) -> bool:
+    """Whether SQL compares the values of two descriptions of a field in the same way."""
+    return bool(_comparison(_type(before)) == _comparison(_type(after)))
+
+
+def _comparison(described: Any) -> Any:
+    rest = [part for part in _choices(described) if part != "null"]
+    if len(rest) != 1:
+        return described
+    if (values := _values(rest[0])) is not None:
+        for scalar in ("str", "int", "float"):
+            if all(_is_scalar(value, scalar) for value in values):
+                return "number" if scalar != "str" else scalar
+    return "number" if rest[0] in ("int", "float") else rest[0]
 
 
 class FieldChange(NamedTuple):
@@ -265,7 +282,7 @@ def _parts(spec: TypeSpec | None) -> dict[str, str]:
     if spec is None:
         return {}
     fields = {
-        name: type_words(_type(described)) + (", unique" if _is_unique(described) else "")
+        name: type_words(_type(described)) + (", unique" if is_unique(described) else "")
         for name, described in spec.fields.items()
     }
     ends = {f"({part})": getattr(spec, part) for part in ("key", "left", "right")}

@@ -806,6 +806,23 @@ class Shape:
                 adapted[name] = self.validate_one(name, field.new_default(), adapted)
         return adapted
 
+    def narrowed(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Decode fields of a version whose types may be wider, without names the class does not know.
+
+        InvalidValueError for a value that fits no type of the class, or a field that it must have.
+        """
+        values = self.adapt(fields)
+        for name in self.stored:
+            if name not in values:
+                raise InvalidValueError(f"{self.name}: {name} is missing")
+            value = values[name]
+            fitting = self._fitting(name, value)
+            # pydantic takes "5" and True for an int.
+            if fitting != value or isinstance(fitting, bool) != isinstance(value, bool):
+                raise InvalidValueError(f"{self.name}: {name} does not fit, got {shown(value)}")
+            values[name] = fitting
+        return values
+
     def revive(self, key: tuple[str, ...], fields: dict[str, Any]) -> dict[str, Any]:
         """Fields that an upgrader made, validated like a new instance's, under the old key."""
         for name, decode in self.decoders:
