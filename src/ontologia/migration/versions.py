@@ -62,7 +62,7 @@ class TypeVersions:
         self._runtime_id = runtime_id
         self._own = dict(upgraders)
         self._specs: dict[TypeKey, tuple[TypeSpec, str]] = {}
-        self._loaders: dict[TypeKey, dict[int, Load | None]] = {}
+        self._loaders: dict[tuple[str, str, int], Load | None] = {}
         self._standing: dict[TypeKey, _Standing] = {}
         self._older: dict[TypeKey, _Standing] = {}
         self.fills: Mapping[TypeKey, Mapping[str, str]] = {}
@@ -315,10 +315,10 @@ class TypeVersions:
         MissingUpgraderError or SchemaOutdatedError if it cannot.
         """
         number = 1 if version is None else version
-        loaders = self._loaders.setdefault((shape.kind, shape.name), {})
-        if number not in loaders:
-            loaders[number] = self._make_loader(shape, number)
-        return loaders[number]
+        key = (shape.kind, shape.name, number)
+        if key not in self._loaders:
+            self._loaders[key] = self._make_loader(shape, number)
+        return self._loaders[key]
 
     def forget(self) -> None:
         """The store's schema changed: look again."""
@@ -398,9 +398,12 @@ def _filling(shape: Shape, filling: Filling) -> Load | None:
     """How a row that was not written anew becomes fields of the class; None if it fits as it is."""
     if not filling.changes:
         return None
+    decode = shape.decode if shape.decoders else None
+    if decode is None and not filling.widened:
+        return lambda _key, fields: filling(fields)
 
     def load(_key: ObjectKey, fields: dict[str, Any]) -> dict[str, Any]:
-        values = shape.decode(filling(fields))
+        values = filling(fields) if decode is None else decode(filling(fields))
         for name in filling.widened:
             if values[name] is not None:
                 values[name] = shape.widened(name, values[name])
