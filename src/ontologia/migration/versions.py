@@ -116,6 +116,12 @@ class TypeVersions:
         """Whether the program has an upgrader for the step from this version of a type."""
         return find(registered() | self._own, shape.kind, shape.name, version) is not None
 
+    def was_current(self, shape: Shape) -> bool:
+        """Whether the class is a version of its type that the store has, or had."""
+        own = self._spec(shape)[1]
+        stored = self._store.list_schema_versions(shape.kind, shape.name)
+        return any(each.schema_hash == own for each in stored)
+
     # -- specs --------------------------------------------------------------------------------
 
     def spec(self, shape: Shape) -> TypeSpec:
