@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -56,12 +56,17 @@ class Schedule:
 
     def next_after(self, instant: datetime) -> datetime | None:
         """The first tick after this instant, in UTC; None if there is never another."""
-        for tick in CronSim(self.cron, instant.astimezone(self._zone)):
-            found: datetime = tick.astimezone(UTC)
-            # In the hour that a day has twice, the first one is found from within the second.
-            if found > instant:
-                return found
-        return None
+        return next_tick(self.cron, instant, self._zone)
+
+
+def next_tick(cron: str, instant: datetime, zone: tzinfo = UTC) -> datetime | None:
+    """The first time after this instant at which a cron expression fires, in UTC; None if never."""
+    for tick in CronSim(cron, instant.astimezone(zone)):
+        found: datetime = tick.astimezone(UTC)
+        # In the hour that a day has twice, the first one is found from within the second.
+        if found > instant:
+            return found
+    return None
 
 
 def _zone(name: Any) -> ZoneInfo:

@@ -576,18 +576,20 @@ class Shape:
                 hint = f"Give the entity's key as {side}_key=..., not the entity."
         return InvalidValueError(self.explain(error), hint=hint)
 
-    def explain(self, error: ValidationError) -> str:
-        """What pydantic found, in one line."""
+    def explain(self, error: ValidationError, *, values: bool = True) -> str:
+        """What pydantic found, in one line; without `values` the same for whatever does not fit alike."""
         problems: list[str] = []
         for problem in error.errors(include_url=False):
-            place = ".".join(map(str, problem["loc"]))
+            place = ".".join(
+                str(part) if values or isinstance(part, str) else "*" for part in problem["loc"]
+            )
             if problem["type"] in _MISSING:
                 problems.append(f"{place} is missing")
             elif problem["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
                 problems.append(f"{place} is not a field (it has {', '.join(self.fields)})")
             else:
                 told = f"{place}: {problem['msg']}" if place else problem["msg"]
-                problems.append(f"{told}, got {shown(problem['input'])}")
+                problems.append(f"{told}, got {shown(problem['input'])}" if values else told)
         return f"{self.name}: " + "; ".join(problems)
 
     # -- values out and back ----------------------------------------------------------------------

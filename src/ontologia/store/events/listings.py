@@ -66,25 +66,33 @@ class Listings:
     def sessions(self, namespace: str) -> list[dict[str, Any]]:
         """The sessions of a namespace, the newest first."""
         now = self._clock.now()
-        listed: list[dict[str, Any]] = []
-        for session_id, _, started_at, last_heartbeat, text in self._database.all(
-            self._sql["list_sessions"], {"namespace": namespace}
-        ):
-            metadata: dict[str, Any] = codec.decode_stored(text) if text else {}
-            silent = now - from_text(last_heartbeat)
-            listed.append(
-                {
-                    "session_id": session_id,
-                    "hostname": metadata.get("hostname"),
-                    "pid": metadata.get("pid"),
-                    "started_at": started_at,
-                    "last_heartbeat": last_heartbeat,
-                    "stopped_at": metadata.get("stopped_at"),
-                    "is_dead": silent > self._ttl and "stopped_at" not in metadata,
-                    "metadata": metadata,
-                }
-            )
-        return listed
+        rows = self._database.all(self._sql["list_sessions"], {"namespace": namespace})
+        return [self._session(row, now) for row in rows]
+
+    def live_sessions(self) -> list[dict[str, Any]]:
+        """The sessions of all namespaces that are alive, the newest first, each with its `namespace`.
+
+        One that runs no handlers says nothing after its start, and is not in it for long.
+        """
+        now = self._clock.now()
+        since = {"since": to_text(now - self._ttl)}
+        rows = self._database.all(self._sql["live_sessions"], since)
+        return [{"namespace": row[1]} | self._session(row, now) for row in rows]
+
+    def _session(self, row: Any, now: datetime) -> dict[str, Any]:
+        session_id, _, started_at, last_heartbeat, text = row
+        metadata: dict[str, Any] = codec.decode_stored(text) if text else {}
+        silent = now - from_text(last_heartbeat)
+        return {
+            "session_id": session_id,
+            "hostname": metadata.get("hostname"),
+            "pid": metadata.get("pid"),
+            "started_at": started_at,
+            "last_heartbeat": last_heartbeat,
+            "stopped_at": metadata.get("stopped_at"),
+            "is_dead": silent > self._ttl and "stopped_at" not in metadata,
+            "metadata": metadata,
+        }
 
     def events(self, namespace: str, limit: int) -> list[dict[str, Any]]:
         """The first `limit` events by priority and age, with what became of them: one snapshot."""

@@ -25,6 +25,7 @@ from ontologia.store.database import Database, Tx
 from ontologia.store.events import checks
 from ontologia.store.events.activity import Activity
 from ontologia.store.events.archives import Archives
+from ontologia.store.events.backlog import Backlog
 from ontologia.store.events.check import broken_rules
 from ontologia.store.events.claims import Claims, Dialect
 from ontologia.store.events.consumers import Consumers
@@ -54,8 +55,8 @@ class EventStore(Decoding):
     changes nothing once the lease has run out or another session has the claim. Without
     `session_id` and `lease_token` a call means whoever holds it.
 
-    `log`, `claims`, `consumers`, `retention`, `archives`, `operations`, `activity`, `listings`,
-    `journal`, `intakes` and `recovery` are what the runtime works with; the methods here are for
+    `log`, `claims`, `consumers`, `retention`, `archives`, `operations`, `activity`, `backlog`,
+    `listings`, `journal`, `intakes` and `recovery` are what the runtime works with; the methods here are for
     programs and operators.
     """
 
@@ -90,6 +91,7 @@ class EventStore(Decoding):
         self.retention = Retention(database, sql, clock, config.session_ttl_ms)
         self.operations = Operations(database, sql, self.log, self.retention, clock)
         self.activity = Activity(database, sql, clock)
+        self.backlog = Backlog(database, sql, clock)
         self.listings = Listings(database, sql, clock, config.session_ttl_ms)
         self.journal = Journal(database, sql)
         self.intakes = Intakes(database, sql, self.log, clock, submit)

@@ -45,6 +45,12 @@ SELECT namespace FROM n WHERE namespace IS NOT NULL LIMIT :most;
 SELECT session_id, namespace, started_at, last_heartbeat, metadata FROM sessions
  WHERE namespace = :namespace ORDER BY started_at DESC, session_id;
 
+-- name: live_sessions
+-- The sessions of all namespaces that did not end and were heard of since then, the newest first.
+SELECT session_id, namespace, started_at, last_heartbeat, metadata FROM sessions
+ WHERE last_heartbeat >= :since AND @json(metadata) ->> 'stopped_at' IS NULL
+ ORDER BY started_at DESC, session_id;
+
 -- name: event_types
 -- The types of a namespace, one seek each.
 WITH RECURSIVE t(type) AS (
