@@ -63,6 +63,7 @@ class TypeVersions:
         self._own = dict(upgraders)
         self._specs: dict[TypeKey, tuple[TypeSpec, str]] = {}
         self._loaders: dict[tuple[str, str, int], Load | None] = {}
+        self._fillings: dict[tuple[str, str, int, int], Filling | None] = {}
         self._standing: dict[TypeKey, _Standing] = {}
         self._older: dict[TypeKey, _Standing] = {}
         self.fills: Mapping[TypeKey, Mapping[str, str]] = {}
@@ -115,6 +116,22 @@ class TypeVersions:
     def has_upgrader(self, shape: Shape, version: int) -> bool:
         """Whether the program has an upgrader for the step from this version of a type."""
         return find(registered() | self._own, shape.kind, shape.name, version) is not None
+
+    def filling_of(
+        self, key: TypeKey, version: int | None, later: int | None
+    ) -> Filling | None:
+        """How rows of a version read as those of a later one, also of types without a class.
+
+        None if they are the same, or if upgraders stand in between.
+        """
+        if version is None or later is None or version == later:
+            return None
+        place = (*key, version, later)
+        if place not in self._fillings:  # steps that were taken never change
+            steps = Steps(self._store.list_schema_versions(*key))
+            covered = steps.covers(version, later)
+            self._fillings[place] = steps.filling(version, later) if covered else None
+        return self._fillings[place]
 
     def was_current(self, shape: Shape) -> bool:
         """Whether the class is a version of its type that the store has, or had."""
