@@ -9,8 +9,9 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 
+from ontologia import codec
 from ontologia.errors import ConfigError, ConfigTypeError, shown
-from ontologia.schema.event import Event, payload_of
+from ontologia.schema.event import Event, types_of
 
 _FIELDS = 5
 
@@ -50,9 +51,18 @@ class Schedule:
     @property
     def key(self) -> str:
         """What makes two schedules the same one to all sessions: event, priority, cron and zone."""
-        parts = (type(self.event).__event_type__, payload_of(self.event), str(self.event.priority))
-        text = "\n".join((*parts, " ".join(self.cron.split()), self.tz or ""))
-        return hashlib.sha256(text.encode()).hexdigest()[:32]
+        return self.keys[0]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Its key, and those that it had under former types of the event's class.
+
+        The version of that class makes no difference where the fields are the same.
+        """
+        fields = codec.encode_checked(type(self.event).__shape__.encode(vars(self.event)))
+        rest = (fields, str(self.event.priority), " ".join(self.cron.split()), self.tz or "")
+        texts = ("\n".join((each, *rest)) for each in types_of(type(self.event)))
+        return tuple(hashlib.sha256(text.encode()).hexdigest()[:32] for text in texts)
 
     def next_after(self, instant: datetime) -> datetime | None:
         """The first tick after this instant, in UTC; None if there is never another."""

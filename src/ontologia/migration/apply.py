@@ -23,13 +23,13 @@ from ontologia.migration.plan import (
     compute_migration_token,
     compute_plan_hash,
 )
-from ontologia.migration.upgraders import Upgrader
 from ontologia.migration.versions import TypeVersions, decode_fields, upgrade
 from ontologia.query.aggregates import count
 from ontologia.query.question import Question
 from ontologia.schema.diff import TypeDiff
 from ontologia.schema.registry import Registry
 from ontologia.schema.shape import Shape
+from ontologia.schema.upgraders import Upgrader
 from ontologia.store.protocol import Store
 from ontologia.store.rows import ObjectKey, RawChange, TypeKey
 from ontologia.store.unique import Duplicates, find_duplicates
