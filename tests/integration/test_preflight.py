@@ -144,7 +144,7 @@ def test_nothing_is_written_and_a_store_that_can_only_be_read_will_do(
 
 @pytest.mark.req("NEW-161")
 def test_a_type_with_a_breaking_change_needs_its_upgrader(open_session, look, monkeypatch):
-    from ontologia.migration import upgraders
+    from ontologia.schema import upgraders
 
     monkeypatch.setattr(upgraders, "_registered", {})
     session = open_session(entity_types=[Account])
@@ -165,6 +165,32 @@ def test_a_type_with_a_breaking_change_needs_its_upgrader(open_session, look, mo
         ("warns", "entity Account, version 1: breaking (tier: a new field without a default)")
     ]
     assert with_it.types[0].remedy.endswith(f"ontologia migrate --models {__name__}")
+    assert not with_it.breaks
+
+
+@pytest.mark.req("NEW-163", "NEW-151", "NEW-155")
+def test_payloads_are_read_through_the_upgraders_of_the_class_and_by_its_former_types(
+    open_session, look, monkeypatch
+):
+    from ontologia.schema import upgraders
+
+    class PlacedLater(Event, name="preflight.ordered", version=2, formerly=[PLACED]):
+        number: Field[int]
+        total: Field[int]
+
+    monkeypatch.setattr(upgraders, "_registered", {})
+    session = open_session()
+    subscribe(session, "handle", PLACED)
+    session.commit(event=Placed(number=1))
+
+    without = look(program(handler(PlacedLater, "handle")))
+    upgraders.upgrader(PlacedLater, from_version=1)(lambda fields: fields | {"total": 1})
+    with_it = look(program(handler(PlacedLater, "handle")))
+
+    [found] = without.payloads
+    assert (found.effect, found.type, found.count) == ("breaks", PLACED, 1)
+    assert "MissingUpgraderError" in found.reason
+    assert not with_it.payloads
     assert not with_it.breaks
 
 

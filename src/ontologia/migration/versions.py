@@ -162,9 +162,7 @@ class TypeVersions:
         """Whether the program has an upgrader for the step from this version of a type."""
         return find(registered() | self._own, shape.kind, shape.name, version) is not None
 
-    def filling_of(
-        self, key: TypeKey, version: int | None, later: int | None
-    ) -> Filling | None:
+    def filling_of(self, key: TypeKey, version: int | None, later: int | None) -> Filling | None:
         """How rows of a version read as those of a later one, also of types without a class.
 
         None if they are the same, or if upgraders stand in between.

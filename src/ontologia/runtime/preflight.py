@@ -26,8 +26,9 @@ from ontologia.runtime.handler_engine import consumer_of
 from ontologia.runtime.handlers import event_registry, ordered
 from ontologia.runtime.modules import Contents
 from ontologia.runtime.session import core_of
-from ontologia.schema.event import Event, event_of, payload_of
+from ontologia.schema.event import Event, payload_of
 from ontologia.store.events.claims import ALL_TYPES
+from ontologia.store.events.decoding import read_payload
 
 if TYPE_CHECKING:
     from ontologia.migration.plan import MigrationPreview
@@ -473,6 +474,7 @@ class _Reading:
     ) -> None:
         self._namespace = session.namespace
         self._backlog = session.event_store.backlog
+        self._upgraders = session.event_store.upgraders
         self._sample = sample
         self._progress = progress
         self._tallies: dict[tuple[str, State], _Tally] = {}
@@ -517,7 +519,7 @@ class _Reading:
                 return
             tally.read += 1
             try:
-                event_of(cls, payload.text)  # as a claim is decoded
+                read_payload(cls, event_type, payload.event_id, payload.text, self._upgraders)
             except Exception as error:  # noqa: BLE001 - a validator of the user's may raise anything
                 tally.add(_reason(cls, error), payload.event_id)
 

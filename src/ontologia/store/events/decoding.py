@@ -149,16 +149,28 @@ def read_event(cls: type[Event], row: EventRow, upgraders: Mapping[UpgraderKey, 
     InvalidValueError if it does not fit, MissingUpgraderError without a step that it needs,
     UpgraderError if one fails, NewerEventError if a newer version of the class wrote it.
     """
-    stored = fields_in(cls, row.payload)
+    return fill(read_payload(cls, row.type, row.id, row.payload, upgraders), row)
+
+
+def read_payload(
+    cls: type[Event],
+    event_type: str,
+    event_id: str,
+    payload: str | bytes,
+    upgraders: Mapping[UpgraderKey, Upgrader],
+) -> Event:
+    """The same without what the store knows of the event: only the fields of its class."""
+    stored = fields_in(cls, payload)
     version = stored.pop(VERSION, 1)
     if version != cls.__event_version__:
-        stored = _upgraded(cls, row, stored, version, upgraders)
-    return fill(event_with(cls, stored), row)
+        stored = _upgraded(cls, event_type, event_id, stored, version, upgraders)
+    return event_with(cls, stored)
 
 
 def _upgraded(
     cls: type[Event],
-    row: EventRow,
+    event_type: str,
+    event_id: str,
     stored: dict[str, Any],
     version: Any,
     upgraders: Mapping[UpgraderKey, Upgrader],
@@ -169,11 +181,11 @@ def _upgraded(
         )
     own = cls.__event_version__
     if version > own:
-        raise NewerEventError(row.type, row.id, version, own)
+        raise NewerEventError(event_type, event_id, version, own)
     # A step is found under any type that the class had; two of them may number their own.
     name, *former = types_of(cls)
-    if row.type != name:
-        name, former = row.type, [name, *(each for each in former if each != row.type)]
+    if event_type != name:
+        name, former = event_type, [name, *(each for each in former if each != event_type)]
     try:
         chain = chain_upgraders({**registered(), **upgraders}, name, version, own, "event", former)
     except MissingUpgraderError as error:
@@ -184,11 +196,11 @@ def _upgraded(
         upgraded = chain(stored)
     except Exception as error:
         raise UpgraderError(
-            row.type, row.id, f"the upgrader raised {error!r}", reading=True
+            event_type, event_id, f"the upgrader raised {error!r}", reading=True
         ) from error
     if not isinstance(upgraded, dict):
         raise UpgraderError(
-            row.type, row.id, f"the upgrader gave {shown(upgraded)}, not a dict", reading=True
+            event_type, event_id, f"the upgrader gave {shown(upgraded)}, not a dict", reading=True
         )
     return upgraded
 
