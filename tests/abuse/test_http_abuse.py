@@ -471,6 +471,13 @@ def test_a_head_has_256_lines_and_not_one_more(uri, lines, status, newline):
         assert answer_to(server, request[:1000], request[1000:]) == b"HTTP/1.1 " + status
 
 
+@pytest.mark.parametrize(("lines", "status"), [(256, b"200"), (257, b"400")])
+def test_a_trailer_has_256_lines_and_not_one_more(uri, lines, status):
+    request = CHUNKED + b'f\r\n{"payload": {}}\r\n0\r\n' + b"a: b\r\n" * lines + b"\r\n"
+    with opened(uri) as env, served(env) as server:
+        assert answer_to(server, request) == b"HTTP/1.1 " + status
+
+
 def test_other_connections_have_their_turn_after_16_kib(uri, monkeypatch):
     read_at_once = []
     data_received = connection.Connection.data_received

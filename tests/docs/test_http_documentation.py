@@ -50,6 +50,7 @@ def test_every_limit_of_the_server_is_in_one_table():
         "connections of one address": f"{settings['max_connections_per_peer'].default}",
         "head of a request": f"{guard._LONGEST_HEAD:,} bytes, {connection._MOST_LINES} lines, "
         f"{connection.HEAD_TIMEOUT:g} seconds",
+        "trailer after the chunks of a body": f"{serving._HEAD:,} bytes, {connection._MOST_LINES} lines",
         "body of a request": f"{parameters['max_body_bytes'].default:,} bytes, "
         f"{parameters['body_timeout'].default:g} seconds",
         "JSON of a body": f"{bodies.MOST_VALUES:,} values, {codec.MAX_DEPTH} levels",
