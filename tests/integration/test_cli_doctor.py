@@ -515,6 +515,19 @@ def test_dead_letters_are_told_by_namespace_and_handler_and_are_no_error(store, 
     ]
 
 
+def test_a_repair_does_not_count_attempts_from_before_an_operators_retry(store, run, sql):
+    with Session(store) as session:
+        session.commit(event=DoctorCalled(number=2))
+        session.run([decline], max_iterations=1)
+    assert run("events", "retry", "--all").exit_code == 0
+
+    done = run("doctor", "--repair")
+
+    assert sql("SELECT attempt FROM attempts WHERE handler_id = 'decline'") == [[0]] * 2
+    assert sql("SELECT attempts FROM event_claims WHERE handler_id = 'decline'") == [[0]] * 2
+    assert done.stdout.startswith("Nothing was to be repaired.")
+
+
 def test_the_remedy_for_events_that_nobody_consumes_deletes_those_alone(store, run, sql):
     with Session(store, namespace="my shop") as session:
         session.commit(event=DoctorIgnored(number=1))

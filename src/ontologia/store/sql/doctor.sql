@@ -203,11 +203,12 @@ UPDATE event_claims
  WHERE ack_at IS NOT NULL AND dead_lettered_at IS NOT NULL;
 
 -- name: mend_counts
+-- Attempts of before an operator's retry, which are numbered 0 and down, do not count.
 UPDATE event_claims
    SET attempts = (SELECT COUNT(*) FROM attempts a WHERE a.event_id = event_claims.event_id
-                      AND a.handler_id = event_claims.handler_id)
+                      AND a.handler_id = event_claims.handler_id AND a.attempt > 0)
  WHERE attempts < (SELECT COUNT(*) FROM attempts a WHERE a.event_id = event_claims.event_id
-                      AND a.handler_id = event_claims.handler_id);
+                      AND a.handler_id = event_claims.handler_id AND a.attempt > 0);
 
 -- name: mend_starts
 UPDATE event_claims
