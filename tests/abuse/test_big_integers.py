@@ -120,9 +120,10 @@ def test_on_the_command_line_it_is_refused(uri, tmp_path):
         invoke("emit", "some.thing", f'{{"x": {BIG}}}', *where),
         invoke("import", str(file), "--on-conflict", "replace", *where),
         invoke("query", "entities", "AbuseReading", "--filter", "data.x", "eq", str(BIG), *where),
+        invoke("query", "entities", "AbuseReading", "--filter", f'["data.x", "eq", {BIG}]', *where),
     ]
 
-    assert [each.exit_code for each in said] == [2, 1, 2]
+    assert [each.exit_code for each in said] == [2, 1, 2, 2]
     assert all(TOO_LARGE in " ".join(each.stderr.split()) for each in said)
     assert stored(uri) == [{"x": 1}]
 
