@@ -576,7 +576,7 @@ def test_a_coroutine_that_another_one_kept_from_being_called_says_where_that_was
         until(lambda: len(session.event_store.list_dead_letters("default")) == 2)
         trap.let_go()
         [late] = [each for each in trap.calls.values() if each.consumer.name == "start"]
-        # Python would warn of a coroutine that nobody awaits.
+        # Python would warn of a coroutine that is not awaited.
         until(lambda: inspect.getcoroutinestate(late.coroutine._awaited) == inspect.CORO_CLOSED)
         assert late.coroutine.ended, "its event loop would count as blocked for ever"
 

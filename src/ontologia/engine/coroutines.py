@@ -137,7 +137,7 @@ class Running:
         if not self.begun:
             self._dropped = self.ended = True
             if isinstance(self._awaited, CoroutineType):
-                self._awaited.close()  # Python would warn of one that nobody awaits
+                self._awaited.close()  # Python would warn of one that is not awaited
 
     def stack(self) -> list[FrameSummary]:
         """Where it is: what each coroutine awaits, or where its event loop is kept from going on."""

@@ -188,7 +188,7 @@ class HandlerContext(UnitOfWork, Generic[E_co]):
             self._added_metadata = {}
 
     def _discard(self) -> int:
-        # Nobody knows whether a commit was written whose connection was lost.
+        # It is unknown whether a commit was written whose connection was lost.
         if not isinstance(
             self._state.failure, DatabaseError | LeaseExpiredError | LockContentionError
         ):
