@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -134,10 +135,15 @@ def test_call_does_not_send_it(tmp_path):
         listener.bind(str(tmp_path / "o.sock"))
         listener.listen()
 
-        done = invoke("call", "--socket", str(tmp_path / "o.sock"), json.dumps(asked))
-        connection, _ = listener.accept()
-        with connection:
-            sent = connection.recv(1000)
+        def received() -> bytes:
+            connection, _ = listener.accept()
+            with connection:  # and end it, or a call that has sent something waits for its answer
+                return connection.recv(1000)
+
+        with ThreadPoolExecutor(1) as pool:
+            received_there = pool.submit(received)
+            done = invoke("call", "--socket", str(tmp_path / "o.sock"), json.dumps(asked))
+            sent = received_there.result()
 
     assert done.exit_code == 1
     assert json.loads(done.stdout)["data"]["code"] == 400
