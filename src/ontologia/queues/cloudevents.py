@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from ontologia import codec
 from ontologia.clock import from_text, to_text
@@ -46,8 +45,7 @@ _RFC_3339 = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     """One event as it crosses from one system to another."""
 
     id: str
