@@ -8,6 +8,7 @@ names the place: s3://bucket/prefix. With kafka://broker:9092/topic it runs as w
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from pathlib import Path
 
@@ -45,7 +46,9 @@ def carry(source: Session, target: Session, place: str) -> None:
 
 
 def main(folder: Path) -> None:
-    place = os.environ["REGIONS_URI"]
+    place = os.environ.get("REGIONS_URI", "")
+    if not place:
+        sys.exit("set REGIONS_URI to s3://bucket/prefix or kafka://broker:9092/topic")
     with (
         Session(str(folder / "shop.db"), "acme") as shop,
         Session(str(folder / "warehouse.db"), "acme") as warehouse,

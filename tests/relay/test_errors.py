@@ -34,7 +34,8 @@ SECRET = "hunter2"  # noqa: S105
         ("kafka://host:port/topic", "names no topic"),
         ("kafka://host:9092/to/pic", "names no topic"),
         (f"s3://key:{SECRET}@bucket/prefix", "names no bucket"),
-        ("s3://", "names no bucket"),
+        ("s3://", "names no bucket: its name is missing"),
+        ("s3:///prefix", "names no bucket: its name is missing"),
         ("topic", "is no URI"),
         ("kafka://host:9092/" + "t" * 500, "at most 480 characters"),
     ],
@@ -84,8 +85,11 @@ def test_an_extra_that_is_not_installed(session, kind, extra, monkeypatch):
 def test_a_broker_that_is_not_there(session, kind, monkeypatch):
     monkeypatch.setattr("ontologia.relay.kafka.ASK_SECONDS", 0.2)
 
-    with pytest.raises(ConnectionLostError, match="cannot be reached"):
+    with pytest.raises(ConnectionLostError, match="cannot be reached") as raised:
         kind(session, "kafka://127.0.0.1:9/topic").run_until_empty()
+
+    # Whatever is there may also expect TLS, or is not where the URI says.
+    assert "check the address, and security.protocol" in str(raised.value.hint)
 
 
 @pytest.mark.req("NEW-127")

@@ -14,10 +14,13 @@ import pytest
 
 from ontologia import OntologiaConfig, Session, codec
 from ontologia.commands.outbox import Outbox
+from ontologia.queues import DomainEvent
 from ontologia.queues.kafka import KafkaEventQueue
 from ontologia.relay import Intake, Relay
 from ontologia.store.s3.bucket import Bucket
 from ontologia.store.s3.layout import name_of
+from ontologia_conformance.kafka_servers import Kafka
+from ontologia_conformance.queue_world import real_kafka
 from ontologia_conformance.tiers import QUICK, TIER, samples
 from tests.integration.running import until
 from tests.relay.world import FILLED, stored
@@ -61,6 +64,22 @@ with Session(sys.argv[2], "shop", config=OntologiaConfig(event_claim_lease_ms=1_
     threading.Thread(target=tell, daemon=True).start()
     print("ready", flush=True)
     carrier.run()
+"""
+_WORKER = """
+import os, sys
+from ontologia.queues import EventWorker, open_queue
+from ontologia_conformance.queue_world import Env
+from tests.relay.world import FILLED
+
+notes = os.open(sys.argv[3], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+def note(event, env):
+    os.write(notes, f"{event.event_id}\\n".encode())
+
+queue = open_queue("kafka", bootstrap_servers=sys.argv[1], topic=sys.argv[2],
+                   options={"group.protocol": "consumer"})
+print("ready", flush=True)
+EventWorker(Env(queue, {FILLED: [note]})).run_forever()
 """
 
 
@@ -196,6 +215,61 @@ def test_every_committed_event_arrives_once_whatever_is_killed(tmp_path, place, 
     told = {codec.decode(row.payload)["number"] for row in sent}
     assert committed <= told
     assert all(number % 3 != 2 for number in told)
+    assert sorted(row.id for row in arrived) == sorted(row.id for row in sent)
+
+
+@pytest.mark.req("NEW-120", "NEW-121", "NEW-122", "EDE-049")
+@pytest.mark.thorough
+def test_nothing_is_lost_though_the_broker_is_killed_as_well(tmp_path, start):
+    """And a worker on the topic, which handles each event at least once."""
+    here, there = (f"sqlite:///{tmp_path}/{name}.db" for name in ("here", "there"))
+    notes = tmp_path / "notes"
+    notes.touch()
+    config = OntologiaConfig(**_LEASE)
+    chance = random.Random(6)
+    committed: set[int] = set()
+    settings = {"group.consumer.session.timeout.ms": "3000"}  # of members that are killed
+    with (
+        real_kafka(settings=settings) as broker,
+        Session(here, "shop", config=config) as source,
+        Session(there, "shop", config=config) as target,
+    ):
+        made = DomainEvent.build(name="topics.made", payload={})
+        with closing(KafkaEventQueue(broker.servers, "barrels")) as queue:
+            queue.enqueue(made)
+        place = f"kafka://{broker.servers}/barrels"
+
+        def start_all() -> list[Program]:
+            worker = start("-c", _WORKER, broker.servers, "barrels", notes)
+            assert worker.hear() == "ready"
+            return [*start_carriers(start, here, there, place), worker]
+
+        for each in range(samples(3)):
+            programs = start_all()
+            committer = start("-c", _COMMITTER, here, each * _SPAN)
+            committer.tell(30)
+            for carrier in programs[:2]:
+                assert carrier.hear() == "moved"
+            committer.tell(120)
+            committed |= {int(committer.hear()) for _ in range(chance.randrange(20, 60))}
+            victims: list[Program | Kafka] = [committer, *programs, broker]
+            for victim in chance.sample(victims, len(victims)):
+                said = victim.kill()
+                if victim is committer:
+                    committed |= {int(line) for line in said or ()}
+                time.sleep(chance.uniform(0, 0.05))
+            broker.start()
+            assert_in_order(source, target, place)
+
+        Relay(source, place).run_until_empty()
+        Intake(target, place).run_until_empty()
+        assert_in_order(source, target, place)
+        sent, arrived = stored(source, FILLED), stored(target, FILLED)
+        start_all()
+        until(lambda: {row.id for row in sent} <= set(notes.read_text().split()))
+
+    assert committed <= {codec.decode(row.payload)["number"] for row in sent}
+    assert all(codec.decode(row.payload)["number"] % 3 != 2 for row in sent)
     assert sorted(row.id for row in arrived) == sorted(row.id for row in sent)
 
 

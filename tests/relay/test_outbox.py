@@ -11,9 +11,10 @@ import pytest
 
 from ontologia.commands import Command, Env, api
 from ontologia.errors import ConfigError
-from ontologia.queues import EventWorker
+from ontologia.queues import EventWorker, open_queue
 from ontologia.queues.kafka import KafkaEventQueue
 from ontologia.relay import Relay
+from ontologia.relay.kafka import KafkaTarget
 from ontologia.runtime.session import core_of
 from tests.integration.freight import application
 from tests.integration.running import until
@@ -195,6 +196,43 @@ def test_what_was_there_before_the_queue_is_not_announced_again(session, queue_o
         assert env.outbox.flush()
 
         assert [each.event.event_id for each in queue.dequeue(10, 0)] == later
+
+
+@pytest.mark.req("NEW-181")
+def test_what_waits_for_workers_on_the_store_is_told_when_a_queue_on_kafka_comes(
+    session, queue_of, caplog
+):
+    Env(session, queue="store").close()
+    open_queue("store", session=session, group="mails").dequeue(1, 0)
+    emit(session, 1, 2)
+
+    with closing(queue_of(session)) as queue:
+        for _ in range(2):  # the second time it is no news
+            Env(session, queue=queue).close()
+
+    assert caplog.text.count("2 events wait in the store for worker:mails") == 1
+
+
+@pytest.mark.req("NEW-181")
+def test_a_broker_that_is_away_is_said_once(session, monkeypatch, caplog):
+    monkeypatch.setattr("ontologia.queues.kafka_client.ASK_SECONDS", 0.1)
+    monkeypatch.setattr("ontologia.commands.outbox._PAUSE", 0.01)
+    opened: list[None] = []
+    open_target = KafkaTarget.open
+
+    def open_(target: KafkaTarget) -> None:
+        opened.append(None)
+        open_target(target)
+
+    monkeypatch.setattr(KafkaTarget, "open", open_)
+    with closing(KafkaEventQueue("127.0.0.1:9", "parcels", session=session)) as queue:
+        env = Env(session, queue=queue)
+        env.outbox.start()
+        until(lambda: len(opened) >= 4)
+        env.close()
+
+    said = [each.args for each in caplog.records if each.msg.startswith("committed events wait")]
+    assert len(said) == 1
 
 
 @pytest.mark.req("NEW-128")

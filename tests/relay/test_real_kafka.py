@@ -15,6 +15,7 @@ from ontologia.relay import REFUSED, Intake, Relay
 from ontologia.relay import relay as relaying
 from ontologia_conformance.queue_world import real_kafka
 from tests.integration.running import until
+from tests.kafka_servers import messages
 from tests.relay.world import emit, ids, stored
 
 pytestmark = pytest.mark.thorough
@@ -77,10 +78,15 @@ def test_a_topic_that_is_not_there(session, broker, kind):
     assert "Create it" in str(raised.value)
 
 
-@pytest.mark.req("NEW-124")
-def test_an_event_that_is_larger_than_the_topic_takes_is_a_dead_letter(session, make, monkeypatch):
-    """And the others of its batch are not."""
+@pytest.mark.req("NEW-120", "NEW-124")
+@pytest.mark.parametrize("refused_by", ["client", "broker"])
+def test_an_event_that_is_larger_than_the_topic_takes_is_a_dead_letter(
+    session, make, monkeypatch, refused_by
+):
+    """And the others of its batch are not; a broker refuses a batch as a whole."""
     monkeypatch.setattr(relaying, "_FIRST_BATCH", 50)
+    if refused_by == "broker":  # whose settings are not told, as to a user without that right
+        monkeypatch.setattr("ontologia.relay.kafka._SETTINGS", 0)
     place = make(partitions=1, max_message_bytes="3000")
     sent = emit(session, *range(40))
     log = session.event_store.log
@@ -96,6 +102,13 @@ def test_an_event_that_is_larger_than_the_topic_takes_is_a_dead_letter(session, 
         large.id
     ]
     assert relay.lag() == 0
+    assert values(place) >= {row.payload for row in stored(session) if row.id in sent}
+
+
+def values(place: str) -> set[str]:
+    """What the messages of a topic consist of."""
+    servers, _, topic = place.removeprefix("kafka://").partition("/")
+    return {(message.value() or b"").decode() for message, _ in messages(servers, topic)}
 
 
 @pytest.mark.req("NEW-126")

@@ -173,6 +173,21 @@ def test_what_a_session_left_behind_the_next_one_carries(
     assert in_bucket(s3_uri) == ["order.placed"] * 3
 
 
+@pytest.mark.req("C-083")
+def test_what_was_retained_before_the_bucket_came_is_not_announced_in_it(
+    open_shop: Callable[..., Session], path: Path, s3_uri: str
+) -> None:
+    with Session(str(path), entity_types=[Order]) as local:
+        place(local, "a")
+
+    session = open_shop()
+    later = place(session, "b")
+    session.close()
+
+    with S3EventStore(s3_uri) as store:
+        assert [each["id"] for each in store.list_events("default")] == later
+
+
 KILLED = """
 import os, sys
 from tests.s3.test_sessions import Order, Session, place

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -22,8 +21,7 @@ from ontologia_conformance.tiers import examples
 
 WRITTEN = datetime(2026, 11, 18, 12, tzinfo=UTC)
 PLAIN = Message("e1", "order.placed", "/shop", datetime(2026, 11, 17, 8, 30, tzinfo=UTC), '{"n":1}')
-FULL = replace(
-    PLAIN,
+FULL = PLAIN._replace(
     root_event_id="e0",
     chain_depth=3,
     correlation_id="c",
@@ -98,7 +96,7 @@ def test_what_another_program_leaves_out_has_a_default():
 
     assert read == Message("x", "t", "/other", WRITTEN, "{}")
     assert read.root == "x"
-    assert replace(read, root_event_id="r").root == "r"
+    assert read._replace(root_event_id="r").root == "r"
 
 
 def test_kafka_messages_may_be_in_structured_mode():

@@ -13,12 +13,14 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from ontologia.errors import (
+    ConnectionLostError,
     ConsumerBusyError,
     DiskFullError,
     OntologiaError,
     ReadOnlyError,
     SessionClosedError,
 )
+from ontologia.queues.store import WORKERS
 from ontologia.relay.kafka import KafkaTarget
 from ontologia.relay.relay import Relay
 from ontologia.runtime.session import core_of
@@ -78,6 +80,13 @@ class Outbox:
         for each in store.activity.waiting(namespace):
             waiting[each["handler"] or ""] += each["waiting"] + each["claimed"] + each["backoff"]
         for name, count in waiting.items():
+            if count and name.startswith(WORKERS):
+                log.warning(
+                    "%d events wait in the store for %s, and workers on Kafka do not get them: let "
+                    "`ontologia worker` with default_message_broker_provider=store handle them, and "
+                    "then `ontologia events forget %s`",
+                    *(count, name, name),
+                )
             if count and name.startswith(_PREFIX) and name != self._name:
                 log.warning(
                     "%d events wait for %s, and the new %s does not carry them. Unless it is still in "
@@ -139,15 +148,20 @@ class Outbox:
                 self._core.on_close.remove(self.close)
 
     def _run(self) -> None:
+        said: str | None = None
         while not self._stop.is_set():
             try:
                 self._relay.run()
             except SessionClosedError:
                 return
             except OntologiaError as error:
-                log.warning(
-                    "committed events wait for %s: %s", self._queue.describe(), error.args[0]
-                )
+                # Once, until it carries again. That it is away has several reasons by turns.
+                why = "" if isinstance(error, ConnectionLostError) else error.args[0]
+                if why != said or self._relay.done:
+                    said = why
+                    log.warning(
+                        "committed events wait for %s: %s", self._queue.describe(), error.args[0]
+                    )
             except Exception:
                 log.exception("committed events wait for %s", self._queue.describe())
             if not self._stop.wait(_PAUSE):

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from ontologia import codec
 from ontologia.clock import from_text, to_text
@@ -33,6 +32,11 @@ _TEXTS = {
 }
 _NUMBERS = {"chaindepth": "chain_depth", "priority": "priority"}
 _HEADERS = [(f"ce_{attribute}", name) for attribute, name in (_TEXTS | _NUMBERS).items()]
+_ATTRIBUTES = {
+    f"ce_{attribute}": attribute
+    for attribute in ("specversion", "id", "type", "source", "time", *_TEXTS, *_NUMBERS)
+}
+"""By header: those that are read."""
 _SPEC_VERSION = ("ce_specversion", SPEC_VERSION.encode())
 _CONTENT_TYPE = ("content-type", _JSON.encode())
 # RFC 3339; `fromisoformat` also reads other forms of ISO 8601, such as weeks.
@@ -41,8 +45,7 @@ _RFC_3339 = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     """One event as it crosses from one system to another."""
 
     id: str
@@ -94,21 +97,27 @@ def read_message(
     An event without a time of its own has that of the message, `written_at`. InvalidValueError,
     with what is wrong, if it is no CloudEvent.
     """
-    found: dict[str, str] = {}
-    for name, content in headers:
-        try:
-            found[name.lower()] = (content or b"").decode()
-        except UnicodeDecodeError as error:
-            raise InvalidValueError(f"header {shown(name):.100} is not UTF-8") from error
-    media_type = found.get("content-type", _JSON).partition(";")[0].strip().lower()
-    if media_type == STRUCTURED:
-        return read_document(value or b"", written_at)
-    if not _is_json(media_type):
-        raise InvalidValueError(
-            f"content-type is {shown(media_type):.100}, and a payload is a JSON object",
-            hint=f"Send {_JSON}.",
-        )
-    attributes = {name[3:]: text for name, text in found.items() if name.startswith("ce_")}
+    attributes: dict[str, str] = {}
+    name, media_type = "", _JSON
+    try:
+        for name, content in headers:
+            text = (content or b"").decode()
+            attribute = _ATTRIBUTES.get(name) or _ATTRIBUTES.get(name.lower())
+            if attribute is not None:
+                attributes[attribute] = text
+            elif name.lower() == _CONTENT_TYPE[0]:
+                media_type = text
+    except UnicodeDecodeError as error:
+        raise InvalidValueError(f"header {shown(name):.100} is not UTF-8") from error
+    if media_type != _JSON:
+        media_type = media_type.partition(";")[0].strip().lower()
+        if media_type == STRUCTURED:
+            return read_document(value or b"", written_at)
+        if not _is_json(media_type):
+            raise InvalidValueError(
+                f"content-type is {shown(media_type):.100}, and a payload is a JSON object",
+                hint=f"Send {_JSON}.",
+            )
     return _message(attributes, _object("the value", codec.decode(value or b"")), written_at)
 
 
@@ -152,21 +161,26 @@ def _message(
     for name in ("id", "type", "source"):
         if name not in attributes:
             raise InvalidValueError(f"a CloudEvent has the attribute {name}, and this one has none")
-    texts = {
-        name: checks.name(attribute, attributes[attribute])
-        for attribute, name in _TEXTS.items()
-        if attributes.get(attribute) is not None
-    }
+    time = attributes.get("time")
     return Message(
-        id=checks.name("id", attributes["id"]),
-        type=checks.name("type", attributes["type"]),
-        source=checks.name("source", attributes["source"], longest=2_000),
-        time=_instant(attributes["time"]) if attributes.get("time") is not None else written_at,
-        payload=codec.encode(payload, where="data"),
-        chain_depth=_number(attributes, "chaindepth", 0, least=0),
-        priority=_number(attributes, "priority", _PRIORITY, least=-_LARGEST),
-        **texts,
+        checks.name("id", attributes["id"]),
+        checks.name("type", attributes["type"]),
+        checks.name("source", attributes["source"], longest=2_000),
+        written_at if time is None else _instant(time),
+        codec.encode(payload, where="data"),
+        _text(attributes, "rootid"),
+        _number(attributes, "chaindepth", 0, least=0),
+        _text(attributes, "correlationid"),
+        _text(attributes, "causationid"),
+        _text(attributes, "tenantid"),
+        _text(attributes, "namespace"),
+        _number(attributes, "priority", _PRIORITY, least=-_LARGEST),
     )
+
+
+def _text(attributes: Mapping[str, Any], name: str) -> str | None:
+    value: Any = attributes.get(name)
+    return None if value is None else checks.name(name, value)
 
 
 def _instant(value: Any) -> datetime:

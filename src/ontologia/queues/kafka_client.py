@@ -343,9 +343,13 @@ class KafkaConnection:
                 hint="Send less, or raise message.max.bytes of the broker and of kafka_options.",
             )
         if name in (*_AWAY, "_SSL") or said.retriable():
+            hint = "Do it again: connections are made anew as soon as the broker is there."
+            if not self._entered:  # no broker has answered yet: maybe none will
+                hint += (
+                    " If it is there, check the address, and security.protocol in kafka_options."
+                )
             return ConnectionLostError(
-                f"{doing}: Kafka at {self.servers} cannot be reached ({name})",
-                hint="Do it again: connections are made anew as soon as the broker is there.",
+                f"{doing}: Kafka at {self.servers} cannot be reached ({name})", hint=hint
             )
         return BrokerError(f"{doing}: Kafka at {self.servers} refused it ({name})")
 

@@ -34,6 +34,8 @@ from ontologia.store.events.store import HANDLER_FAILURE
 from ontologia.store.rows import Announcement, Claim
 
 log = logging.getLogger(__name__)
+WORKERS = "worker:"
+"""How the names of groups' consumers begin."""
 _NEVER = 2**31 - 1
 # The caller decides how often: nothing is dead-lettered unless that is asked for.
 _POLICY = RetryPolicy(_NEVER, _NEVER, Backoff(0, 0, 0))
@@ -52,7 +54,7 @@ class StoreEventQueue:
 
     def __init__(self, session: Session, group: str = "default") -> None:
         self.group = checks.name("group", group)
-        self.consumer_name = f"worker:{group}"
+        self.consumer_name = f"{WORKERS}{group}"
         self._session = session
         self._core = core_of(session)
         self._events = self._core.store.events

@@ -190,7 +190,8 @@ class Intake:
         refusals: list[EventRow] = []
         arrivals: list[Arrival] = []
         home = 0
-        for arrival in portion.arrivals:
+        stamps = self._events.log.stamps(len(portion.arrivals))
+        for arrival, stamp in zip(portion.arrivals, stamps, strict=True):
             message = arrival.message
             problem = arrival.problem
             if message is not None:
@@ -198,7 +199,7 @@ class Intake:
                     home += 1  # its own, come back: it was here, if it is not any more
                     continue
                 try:
-                    rows.append(self._row(message))
+                    rows.append(self._row(message, stamp))
                     arrivals.append(arrival)
                 except Exception as error:  # noqa: BLE001 - whatever it is, the intake goes on
                     problem = problem_of(error)
@@ -221,7 +222,7 @@ class Intake:
         if portion.arrivals:
             self._last_at = to_text(SYSTEM_CLOCK.now())
 
-    def _row(self, message: Message) -> EventRow:
+    def _row(self, message: Message, stamp: str) -> EventRow:
         """A message as it is stored; InvalidValueError or EventLoopLimitError if it cannot be."""
         lineage = Lineage(message.root, message.chain_depth)
         check_depth(message.type, lineage, self._core.config.max_event_chain_depth)
@@ -230,7 +231,7 @@ class Intake:
             self._core.namespace,
             message.type,
             self._events.log.checked_size(message.type, message.payload),
-            self._events.log.stamp(),
+            stamp,
             message.priority,
             message.root,
             message.chain_depth,

@@ -43,6 +43,7 @@ log = logging.getLogger(__name__)
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _SERVER = re.compile(r"[A-Za-z0-9._-]+:\d{1,5}|\[[0-9A-Fa-f:.]+\]:\d{1,5}")
 _LOOK = 0.1  # seconds between two looks whether the relay is to stop
+_GATHER = 0.005  # seconds that a message waits for others to be stored with it
 _SILENCE = 5.0  # seconds without an answer, after which the broker is asked whether it is there
 _SETTINGS = 2.0  # seconds for the broker to tell the topic's settings or id; it works without, too
 _MOST_BYTES = 1_000_000_000  # librdkafka's own limit
@@ -347,7 +348,9 @@ class KafkaSource(_Topic):
             self._anew, self._names = [], []
             return portion
         try:
-            found = self._consumer.consume(most, max(seconds, _LOOK))
+            # `consume` waits for as many as it was asked for, or else for all of its time.
+            first = self._consumer.poll(max(seconds, _LOOK))
+            found = [] if first is None else [first, *self._consumer.consume(most - 1, _GATHER)]
         except kafka.KafkaException as error:
             raise self._connection.error(f"{self.uri} cannot be read", error) from error
         portion = Portion()

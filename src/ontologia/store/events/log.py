@@ -193,6 +193,10 @@ class EventLog:
         """Now, later than every stamp before."""
         return self._stamps.next(self._clock.now())
 
+    def stamps(self, count: int) -> list[str]:
+        """This many, each later than all before."""
+        return self._stamps.several(self._clock.now(), count)
+
     def _payload(self, event: Event) -> str:
         return self.checked_size(type(event).__event_type__, payload_of(event))
 

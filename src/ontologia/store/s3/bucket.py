@@ -377,6 +377,8 @@ def parse(uri: str) -> tuple[str, str]:
         scheme = uri.partition("://")[0] if "://" in uri else ""
         scheme = scheme if re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]{0,20}", scheme) else ""
         raise _bad_uri(f"{scheme}:// is not its scheme" if scheme else "it has no scheme")
+    if not uri[5:].partition("/")[0]:
+        raise _bad_uri("its name is missing")
     found = _URI.fullmatch(uri)
     if found is None or "@" in found[1]:
         raise _bad_uri("it has more than a bucket and a prefix")
