@@ -29,6 +29,7 @@ from ontologia.store.events.decoding import fill
 from ontologia.store.events.log import fire_time
 from ontologia.store.key_length import check_keys
 from ontologia.store.protocol import StateReader, Store, Transaction
+from ontologia.store.provenance import BY_COMMIT
 from ontologia.store.rows import (
     Announcement,
     Claim,
@@ -352,7 +353,7 @@ class _Writing(Request):
             if found:
                 commit_id = tx.write_commit(found, metadata=request.metadata, versions=versions)
                 check_unique(tx, map(self._versions.shape, self._touched), found)
-        source = request.source if commit_id is None else f"{_BY_COMMIT}{commit_id}"
+        source = request.source if commit_id is None else f"{BY_COMMIT}{commit_id}"
         if source is not None:
             announcements = [_emitted_by(each, source) for each in announcements]
         stored = tx.announce(announcements) if announcements else []
@@ -365,21 +366,12 @@ class _Writing(Request):
         self.written = Written(commit_id, stored, unchanged, state)
 
 
-_BY_COMMIT = "commit:"
-
-
 def _emitted_by(announcement: Announcement, source: str) -> Announcement:
     """Name what emits the event, unless a handler does, whose commits can be found."""
     row = announcement.row
     if row.source is not None:
         return announcement
     return announcement._replace(row=row._replace(source=source))
-
-
-def announcing_commit(source: str | None) -> int | None:
-    """The commit in an event's `source`; None if something else announced it."""
-    number = (source or "").removeprefix(_BY_COMMIT)
-    return int(number) if number != source and number.isdecimal() else None
 
 
 def conflict_wait(conflicts: int, chance: random.Random) -> float:

@@ -24,11 +24,10 @@ from ontologia.errors import (
     QueryTypeError,
 )
 from ontologia.migration.versions import TypeVersions
-from ontologia.runtime.commits import announcing_commit
 from ontologia.schema.registry import shape_of
 from ontologia.schema.shape import Shape
 from ontologia.store.protocol import Store
-from ontologia.store.provenance import StoredVersion, Trail
+from ontologia.store.provenance import StoredVersion, Trail, emitting_commit
 from ontologia.store.rows import CommitRow, EventRow, ObjectKey
 
 log = logging.getLogger(__name__)
@@ -314,7 +313,7 @@ def _cause(row: EventRow) -> Cause:
         from_text(row.created_at),
         payload_of(row),
         row.source,
-        announcing_commit(row.source),
+        emitting_commit(row.source),
         row.causation_id,
     )
 

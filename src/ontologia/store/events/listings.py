@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from ontologia import codec
 from ontologia.clock import Clock, from_text, to_text
@@ -32,6 +32,33 @@ _ATTEMPT = (
     *("handler_id", "attempt", "started_at", "ended_at", "read_commit"),
     *("outcome", "error", "traceback"),
 )
+
+
+class ListedClaim(NamedTuple):
+    """How one consumer stands to an event that is listed."""
+
+    handler: str
+    state: str
+    """`acked`, `dead_lettered`, `claimed`, `backoff` or `reclaimable`."""
+    attempts: int
+    """How many have failed."""
+    last_error: str | None
+
+
+class ListedEvent(NamedTuple):
+    """An event of a list, and what became of it."""
+
+    id: str
+    type: str
+    created_at: str
+    priority: int
+    status: str
+    claims: tuple[ListedClaim, ...]
+
+    @property
+    def deciding(self) -> list[str]:
+        """The consumers that decided its status."""
+        return [claim.handler for claim in self.claims if claim.state == self.status]
 
 
 class Listings:
@@ -65,11 +92,37 @@ class Listings:
 
     def sessions(self, namespace: str) -> list[dict[str, Any]]:
         """The sessions of a namespace, the newest first."""
+        rows = self._database.all(self._sql["list_sessions"], {"namespace": namespace})
+        return self._sessions((row[0], *row[2:]) for row in rows)
+
+    def sessions_heard(
+        self,
+        namespace: str,
+        most: int,
+        *,
+        since: datetime | None = None,
+        before: tuple[str, str] | None = None,
+    ) -> list[dict[str, Any]]:
+        """The next sessions on the way back from the one that was heard of last.
+
+        `before` is `last_heartbeat` and id of the last one of the page before. Costs the sessions
+        of all namespaces that were heard of in between.
+        """
+        heard, session_id = before or (_LATEST, "")
+        place = {"namespace": namespace, "before": heard, "before_id": session_id, "most": most}
+        oldest = "" if since is None else to_text(since)
+        rows = self._database.all(self._sql["live_sessions"], {**place, "since": oldest})
+        return self._sessions(rows)
+
+    def held_claims(self, namespace: str, most: int) -> dict[str, int]:
+        """How many claims each session holds now, of `most` that wait for a time at most."""
+        asked = {"namespace": namespace, "most": most, "now": to_text(self._clock.now())}
+        return dict(self._database.all(self._sql["held_claims"], asked))
+
+    def _sessions(self, rows: Iterable[Any]) -> list[dict[str, Any]]:
         now = self._clock.now()
         listed: list[dict[str, Any]] = []
-        for session_id, _, started_at, last_heartbeat, text in self._database.all(
-            self._sql["list_sessions"], {"namespace": namespace}
-        ):
+        for session_id, started_at, last_heartbeat, text in rows:
             metadata: dict[str, Any] = codec.decode_stored(text) if text else {}
             silent = now - from_text(last_heartbeat)
             listed.append(
@@ -109,6 +162,30 @@ class Listings:
         found = self._each(self._database.all, namespace, most, types, newest=True)
         return islice((row for row in found if status in (None, row["status"])), limit)
 
+    def walk_back(
+        self,
+        namespace: str,
+        *,
+        types: list[str] | None = None,
+        before: tuple[str, str] | None = None,
+        portion: int = _PORTION,
+    ) -> Iterator[list[ListedEvent]]:
+        """Events and what became of them, the newest first, in portions.
+
+        `before` is `created_at` and id of an event: those that come after it on the way back.
+        Reads a portion of each type and priority first, then as the walk goes on.
+        """
+        yield from self._portions(
+            self._database.all, namespace, None, types, newest=True, before=before, portion=portion
+        )
+
+    def payloads(self, ids: Iterable[str]) -> dict[str, Any]:
+        """The payloads of these events, by id."""
+        asked = {"ids": codec.encode_checked(list(ids))}
+        return {
+            row[0]: readable(row[1]) for row in self._database.all(self._sql["payloads_of"], asked)
+        }
+
     def _each(
         self,
         ask: Ask,
@@ -118,54 +195,63 @@ class Listings:
         *,
         newest: bool = False,
     ) -> Iterator[dict[str, Any]]:
+        for portion in self._portions(ask, namespace, limit, types, newest=newest):
+            for event in portion:
+                yield {
+                    "id": event.id,
+                    "type": event.type,
+                    "created_at": event.created_at,
+                    "priority": event.priority,
+                    "status": event.status,
+                    "handler": ", ".join(event.deciding) or None,
+                }
+
+    def _portions(
+        self,
+        ask: Ask,
+        namespace: str,
+        limit: int | None,
+        types: list[str] | None = None,
+        *,
+        newest: bool = False,
+        before: tuple[str, str] | None = None,
+        portion: int = _PORTION,
+    ) -> Iterator[list[ListedEvent]]:
         """One read per type, priority and portion; nothing is sorted, but what is shown merged."""
-        portion = _PORTION if limit is None else min(limit, _PORTION)
+        if limit is not None:
+            portion = min(limit, portion)
         if types is None:
             types = [row[0] for row in ask(self._sql["event_types"], {"namespace": namespace})]
+        after = before or ((_LATEST, "") if newest else ("", ""))
+        statement = self._sql["list_events_back" if newest else "list_events"]
         streams = [
-            self._stream(ask, {"namespace": namespace, "type": each}, priority, portion, newest)
+            _stream(
+                ask,
+                statement,
+                {"namespace": namespace, "type": each, "priority": priority, "limit": portion},
+                after,
+            )
             for each in types
             for (priority,) in ask(self._sql["priorities"], {"namespace": namespace, "type": each})
         ]
         subscribed = {row[0] for row in ask(self._sql["pairs"], {"namespace": namespace})}
         order = _by_age if newest else _by_urgency
         rows = islice(heapq.merge(*streams, key=order, reverse=newest), limit)
-        while page := list(islice(rows, _PORTION)):
+        while page := list(islice(rows, portion)):
             now = to_text(self._clock.now())
             claims: dict[str, list[Any]] = {row[0]: [] for row in page}
             ids = codec.encode_checked(list(claims))
             for claim in ask(self._sql["claims_of"], {"ids": ids}):
                 claims[claim[0]].append(claim)
-            for row in page:
-                has_one = not subscribed or row[1] in subscribed or ALL_TYPES in subscribed
-                yield self._listed(row, claims[row[0]], now, subscribed=has_one)
-
-    def _stream(
-        self, ask: Ask, place: dict[str, Any], priority: int, portion: int, newest: bool
-    ) -> Iterator[Any]:
-        after = (_LATEST, "") if newest else ("", "")
-        statement = self._sql["list_events_back" if newest else "list_events"]
-        span = {**place, "priority": priority, "limit": portion}
-        while rows := ask(statement, {**span, "after": after[0], "after_id": after[1]}):
-            yield from rows
-            after = (rows[-1][2], rows[-1][0])
-
-    def _listed(self, row: Any, claims: list[Any], now: str, *, subscribed: bool) -> dict[str, Any]:
-        times = [ClaimTimes(c[7], c[8], c[9], c[10]) for c in claims]
-        status = event_status(times, now, subscribed=subscribed)
-        deciding = [
-            claim[1]
-            for claim, each in zip(claims, times, strict=True)
-            if state_of(each, now).value == status
-        ]
-        return {
-            "id": row[0],
-            "type": row[1],
-            "created_at": row[2],
-            "priority": row[3],
-            "status": status,
-            "handler": ", ".join(deciding) or None,
-        }
+            yield [
+                _listed(
+                    row,
+                    claims[row[0]],
+                    now,
+                    subscribed=not subscribed or row[1] in subscribed or ALL_TYPES in subscribed,
+                )
+                for row in page
+            ]
 
     def deferred(
         self, namespace: str, limit: int, *, event_type: str | None = None
@@ -203,6 +289,17 @@ class Listings:
         names = ("event_id", "type", "handler", "attempts", "last_error", "failed_at")
         return [dict(zip(names, row, strict=True)) for row in rows]
 
+    def count_dead_letters(self, namespace: str, most: int) -> int:
+        """How many dead letters a namespace has, `most` at most."""
+        asked = {"namespace": namespace, "most": most}
+        count: int = self._database.all(self._sql["count_dead_letters"], asked)[0][0]
+        return count
+
+    def tracebacks(self, numbers: Iterable[int]) -> dict[int, str]:
+        """The tracebacks of the last attempts of dead letters, by number; not all have one."""
+        asked = {"ids": codec.encode_checked(list(numbers))}
+        return dict(self._database.all(self._sql["letters_tracebacks"], asked))
+
     def inspect(self, event_id: str, namespace: str | None) -> dict[str, Any] | None:
         """Everything about one event: its columns, its claims, its failed attempts."""
         with self._database.read() as tx:
@@ -213,6 +310,24 @@ class Listings:
             claims = tx.all(self._sql["claims_of"], {"ids": ids})
             attempts = tx.all(self._sql["attempts_of"], {"id": event_id})
         return described(row, [claim[1:] for claim in claims], attempts)
+
+
+def _stream(
+    ask: Ask, statement: str, place: dict[str, Any], after: tuple[str, str]
+) -> Iterator[Any]:
+    while rows := ask(statement, {**place, "after": after[0], "after_id": after[1]}):
+        yield from rows
+        after = (rows[-1][2], rows[-1][0])
+
+
+def _listed(row: Any, claims: list[Any], now: str, *, subscribed: bool) -> ListedEvent:
+    times = [ClaimTimes(c[7], c[8], c[9], c[10]) for c in claims]
+    found = [
+        ListedClaim(claim[1], state_of(each, now).value, claim[3], claim[4])
+        for claim, each in zip(claims, times, strict=True)
+    ]
+    status = event_status(times, now, subscribed=subscribed)
+    return ListedEvent(row[0], row[1], row[2], row[3], status, tuple(found))
 
 
 def described(

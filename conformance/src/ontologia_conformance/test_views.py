@@ -1,0 +1,419 @@
+"""What operators are shown: the same on every database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from ontologia import Discard, Entity, Event, Field, HandlerContext, Session, on_event
+from ontologia.errors import InvalidValueError, ReadTimeoutError
+from ontologia.runtime.operator import Operator
+from ontologia.runtime.session import core_of
+from ontologia.runtime.views.audit import operators_commits
+from ontologia.runtime.views.dead_letters import (
+    dead_letters,
+    exception_of,
+    failure_groups,
+    raised_in,
+)
+from ontologia.runtime.views.events import EventFilter, event, newest_events
+from ontologia.runtime.views.handlers import handlers
+from ontologia.runtime.views.overview import overview
+from ontologia.runtime.views.paging import Count
+from ontologia.runtime.views.sessions import live_sessions, sessions
+from ontologia.store.database import reading_within
+from ontologia.store.events.operations import Selection
+from ontologia.testing import ManualClock
+
+Open = Callable[..., Session]
+
+
+class Order(Entity):
+    id: Field[str]
+    status: Field[str] = Field(default="new")
+
+
+class OrderPlaced(Event):
+    order_id: Field[str]
+    pieces: Field[int] = Field(default=1)
+
+
+class OrderPaid(Event):
+    order_id: Field[str]
+
+
+PLACED = OrderPlaced.__event_type__
+
+
+@on_event(OrderPlaced, name="pay")
+def pay(ctx: HandlerContext[OrderPlaced]) -> None:
+    ctx.ensure(Order(id=ctx.event.order_id, status="paid"))
+    ctx.commit(event=OrderPaid(order_id=ctx.event.order_id))
+
+
+@on_event(OrderPlaced, name="mail")
+def mail(ctx: HandlerContext[OrderPlaced]) -> None:
+    if ctx.event.pieces > 5:
+        raise Discard("too many")
+    if ctx.event.pieces > 1:
+        raise ValueError(f"{ctx.event.pieces} pieces")
+
+
+@pytest.fixture
+def shop(open_session: Open) -> Session:
+    return open_session(settings={"event_max_attempts": 1})
+
+
+def place(session: Session, *pieces: int) -> list[str]:
+    """An order of so many pieces for each; the ids of the events."""
+    ids: list[str] = []
+    for number in pieces:
+        placed = OrderPlaced(order_id=f"o{number}", pieces=number)
+        session.commit(event=placed)
+        ids.append(str(placed.id))
+    return ids
+
+
+def work(session: Session) -> None:
+    session.run([pay, mail], max_iterations=3)
+
+
+@pytest.mark.req("NEW-200")
+def test_the_overview_says_what_waits_for_whom_and_since_when(
+    shop: Session, open_session: Open, clock: ManualClock
+) -> None:
+    work(shop)
+    first = clock.now()
+    place(shop, 1, 2)
+    clock.advance(seconds=5)
+    place(shop, 3)
+    Operator(shop, "ada").pause("mail")
+
+    here = open_session()
+
+    found = overview(here)
+
+    assert [(each.name, each.types, each.waiting) for each in found.handlers] == [
+        ("mail", (PLACED,), Count(3)),
+        ("pay", (PLACED,), Count(3)),
+    ]
+    assert {each.oldest_waiting for each in found.handlers} == {first}
+    assert [each.name for each in found.paused] == ["mail"]
+    assert found.head == shop.head
+    assert here.session_id in [each.session_id for each in found.sessions]
+    assert found.dead_letters == Count(0)
+
+
+@pytest.mark.req("NEW-200")
+def test_a_count_ends_at_its_bound_and_says_so(shop: Session) -> None:
+    work(shop)
+    place(shop, 1, 2, 3)
+
+    [mailing, _] = handlers(shop, most=2)
+
+    assert str(mailing.waiting) == "2+"
+    assert str(mailing.claimed) == "0"
+    assert [str(each.waiting) for each in handlers(shop, most=3)] == ["3", "3"]
+    assert [str(each.waiting) for each in handlers(shop, most=None)] == ["3", "3"]
+
+
+@pytest.mark.req("NEW-200")
+def test_what_is_ready_and_what_failed_is_counted(open_session: Open, clock: ManualClock) -> None:
+    shop = open_session()
+    place(shop, 1, 2)
+    work(shop)
+
+    [mailing, _] = handlers(shop)
+    assert (mailing.backoff, mailing.failing, mailing.waiting) == (Count(1), Count(1), Count(0))
+
+    clock.advance(seconds=3_600)
+    [mailing, _] = handlers(shop)
+    assert (mailing.backoff, mailing.failing, mailing.waiting) == (Count(0), Count(1), Count(1))
+    assert mailing.sessions == ()  # not heard of for an hour
+
+
+@pytest.mark.req("NEW-200")
+def test_sessions_are_alive_stopped_or_dead(open_session: Open, clock: ManualClock) -> None:
+    gone = open_session()
+    gone.close()
+    silent = open_session()
+    clock.advance(seconds=3_600)
+    here = open_session()
+
+    page = sessions(here, limit=2)
+
+    assert [(each.session_id, each.state) for each in page.rows] == [
+        (here.session_id, "alive"),
+        (silent.session_id, "dead"),
+    ] or page.rows[1].state == "stopped"
+    rest = sessions(here, limit=2, before=page.next)
+    states = {each.session_id: each.state for each in (*page.rows, *rest.rows)}
+    assert states == {
+        here.session_id: "alive",
+        silent.session_id: "dead",
+        gone.session_id: "stopped",
+    }
+    assert rest.next is None
+    assert [each.session_id for each in live_sessions(here)] == [here.session_id]
+
+
+@pytest.mark.req("NEW-201")
+def test_events_are_listed_newest_first_in_pages(shop: Session, clock: ManualClock) -> None:
+    ids: list[str] = []
+    for number in range(5):
+        ids += place(shop, number)
+        clock.advance(seconds=1)
+
+    first = newest_events(shop, limit=2)
+    second = newest_events(shop, limit=2, before=first.next)
+    third = newest_events(shop, limit=2, before=second.next)
+
+    listed = [each.event_id for page in (first, second, third) for each in page.rows]
+    assert listed == ids[::-1]
+    assert third.next is None
+
+
+FILTERS: dict[str, tuple[EventFilter, list[int]]] = {
+    "type": (EventFilter(type=PLACED), [7, 2, 1]),
+    "status": (EventFilter(type=PLACED, status="dead_lettered"), [7, 2]),
+    "handler": (EventFilter(handler="mail"), [7, 2, 1]),
+    "handler's status": (EventFilter(handler="pay", status="acked"), [7, 2, 1]),
+    "text": (EventFilter(type=PLACED, payload=(("order_id", "o2"),)), [2]),
+    "number": (EventFilter(type=PLACED, payload=(("pieces", "7"),)), [7]),
+    "no such field": (EventFilter(type=PLACED, payload=(("colour", "7"),)), []),
+}
+
+
+@pytest.mark.req("NEW-201")
+@pytest.mark.parametrize("asked", FILTERS)
+def test_a_filter_has_the_events_of_which_all_is_true(shop: Session, asked: str) -> None:
+    place(shop, 1, 2, 7)
+    work(shop)
+    which, wanted = FILTERS[asked]
+
+    page = newest_events(shop, which)
+
+    payloads = [event(shop, each.event_id) for each in page.rows]
+    assert [each.payload["pieces"] for each in payloads if each is not None] == wanted
+
+
+@pytest.mark.req("NEW-201")
+def test_events_since_a_time_are_those_from_then_on(shop: Session, clock: ManualClock) -> None:
+    place(shop, 1)
+    clock.advance(seconds=10)
+    [wanted] = place(shop, 2)
+
+    page = newest_events(shop, EventFilter(since=clock.now() - timedelta(seconds=1)))
+
+    assert [each.event_id for each in page.rows] == [wanted]
+
+
+@pytest.mark.req("NEW-201")
+def test_a_search_that_takes_too_long_says_how_far_it_came_and_goes_on(shop: Session) -> None:
+    [first] = place(shop, 99)
+    place(shop, *[1] * 250)
+    which = EventFilter(type=PLACED, payload=(("pieces", "99"),))
+
+    page = newest_events(shop, which, seconds=0)
+
+    assert page.rows == ()
+    assert page.searched_to is not None
+    page = newest_events(shop, which, before=page.next, seconds=0)
+    assert [each.event_id for each in page.rows] == [first]
+    assert (page.next, page.searched_to) == (None, None)
+
+
+@pytest.mark.req("NEW-201")
+@pytest.mark.parametrize(
+    "which",
+    [
+        EventFilter(status="lost"),
+        EventFilter(payload=(("order_id", "o1"),)),
+        EventFilter(type=""),
+    ],
+)
+def test_a_filter_that_makes_no_sense_is_refused(shop: Session, which: EventFilter) -> None:
+    with pytest.raises(InvalidValueError):
+        newest_events(shop, which)
+
+
+@pytest.mark.req("NEW-201")
+@pytest.mark.parametrize("text", ["x", "", "W10", "x" * 5_000, "é"])
+def test_a_cursor_that_is_none_is_refused(shop: Session, text: str) -> None:
+    with pytest.raises(InvalidValueError):
+        newest_events(shop, before=text)
+
+
+@pytest.mark.req("NEW-202")
+def test_an_event_is_shown_with_all_that_became_of_it(shop: Session) -> None:
+    [event_id] = place(shop, 2)
+    work(shop)
+
+    found = event(shop, event_id)
+
+    assert found is not None
+    assert found.payload == {"order_id": "o2", "pieces": 2}
+    assert {each.handler: each.state for each in found.claims} == {
+        "mail": "dead_lettered",
+        "pay": "acked",
+    }
+    [attempt] = found.attempts
+    assert attempt.error == "ValueError: 2 pieces"
+    assert attempt.raised_in is not None
+    assert attempt.raised_in.function == "mail"
+    assert len(found.commits) == 1
+    assert event(shop, "nowhere") is None
+
+
+@pytest.mark.req("NEW-203")
+def test_dead_letters_are_grouped_by_handler_exception_and_place(shop: Session) -> None:
+    ids = place(shop, 2, 3, 7)
+    work(shop)
+
+    found = failure_groups(shop)
+
+    assert [(each.handler, each.exception, each.count) for each in found.groups] == [
+        ("mail", "ValueError", 2),
+        ("mail", "too many", 1),
+    ]
+    [values, discarded] = found.groups
+    assert set(values.event_ids) == set(ids[:2])
+    assert values.frame is not None
+    assert values.frame.function == "mail"
+    assert (values.retriable, discarded.frame) == (2, None)
+    assert (found.looked_at, found.searched_to) == (3, None)
+
+
+@pytest.mark.req("NEW-203")
+def test_a_group_is_retried_as_its_events(shop: Session) -> None:
+    place(shop, 2, 3, 7)
+    work(shop)
+    [values, _] = failure_groups(shop).groups
+
+    done = Operator(shop, "ada").retry(Selection(handler="mail", event_ids=values.event_ids))
+
+    assert done.retried == 2
+    assert [each.last_error for each in dead_letters(shop).rows] == ["too many"]
+
+
+@pytest.mark.req("NEW-203")
+def test_dead_letters_are_listed_in_pages(shop: Session, clock: ManualClock) -> None:
+    for number in (2, 3, 4):
+        place(shop, number)
+        work(shop)
+        clock.advance(seconds=1)
+
+    first = dead_letters(shop, limit=2)
+    second = dead_letters(shop, limit=2, before=first.next)
+
+    errors = [each.last_error for each in (*first.rows, *second.rows)]
+    assert errors == ["ValueError: 4 pieces", "ValueError: 3 pieces", "ValueError: 2 pieces"]
+    assert all(each.retriable for each in first.rows)
+    assert second.next is None
+    some = dead_letters(shop, Selection(error="3 pieces"))
+    assert [each.last_error for each in some.rows] == ["ValueError: 3 pieces"]
+
+
+TRACEBACK = """Traceback (most recent call last):
+  File "/home/ada/shop/first.py", line 3, in cause
+    raise KeyError
+KeyError
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "/home/ada/.venv/lib/python3.12/site-packages/ontologia/engine/runner.py", line 9, in run
+    call()
+  File "/home/ada/shop/mail.py", line 12, in mail
+    send()
+  File "/usr/lib/python3.12/smtplib.py", line 400, in send
+    raise OSError
+OSError
+"""
+
+
+@pytest.mark.req("NEW-203")
+def test_the_frame_of_the_users_code_nearest_to_the_error_is_found() -> None:
+    assert str(raised_in(TRACEBACK)) == "/home/ada/shop/mail.py:12 in mail"
+    assert raised_in(None) is None
+    assert raised_in("no traceback") is None
+
+
+@pytest.mark.req("NEW-203")
+@pytest.mark.parametrize(
+    ("error", "found"),
+    [
+        ("ValueError: 2", "ValueError"),
+        ("shop.errors.Late: by a day", "shop.errors.Late"),
+        ("KeyError", "KeyError"),
+        ("lease expired", "lease expired"),
+        ("no colon: is a class", "no colon: is a class"),
+        ("two\nlines", "two"),
+    ],
+)
+def test_the_class_of_a_stored_error_is_found(error: str, found: str) -> None:
+    assert exception_of(error) == found
+
+
+@pytest.mark.req("NEW-204")
+def test_what_operators_did_is_listed_newest_first(shop: Session) -> None:
+    work(shop)
+    place(shop, 1)
+    Operator(shop, "ada").pause("mail")
+    place(shop, 1)
+    Operator(shop, "bob", reason="mail is back").resume("mail")
+
+    first = operators_commits(shop, limit=1)
+    second = operators_commits(shop, limit=1, before=first.next)
+
+    assert [(each.operator, each.action, each.reason) for each in (*first.rows, *second.rows)] == [
+        ("bob", "events resume", "mail is back"),
+        ("ada", "events pause", None),
+    ]
+    assert second.next is None
+    assert [each.operator for each in operators_commits(shop, operator="ada").rows] == ["ada"]
+
+
+@pytest.mark.req("NEW-204")
+def test_a_commit_that_only_mentions_an_operator_is_no_operators(
+    shop: Session, direct: Callable[..., list[Any]]
+) -> None:
+    shop.ensure(Order(id="o1"))
+    shop.commit()
+    direct("UPDATE commits SET metadata_json = ? RETURNING id", ['{"note":{"operator":"x"}}'])
+
+    assert operators_commits(shop).rows == ()
+
+
+ENDLESS = """WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i > 0)
+SELECT COUNT(*) FROM n"""
+
+
+@pytest.mark.req("NEW-205")
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_read_ends_at_its_deadline_and_the_session_goes_on(
+    shop: Session, *, inside: bool
+) -> None:
+    database: Any = core_of(shop).store.database  # type: ignore[attr-defined]
+
+    def inside_a_snapshot(statement: str) -> None:
+        with database.read() as tx:
+            tx.all(statement)
+
+    ask = inside_a_snapshot if inside else database.all
+    with reading_within(0.05), pytest.raises(ReadTimeoutError):
+        ask(ENDLESS)
+
+    place(shop, 1)
+    assert len(newest_events(shop).rows) == 1
+
+
+@pytest.mark.req("NEW-205")
+def test_of_nested_deadlines_the_first_counts(shop: Session) -> None:
+    with reading_within(0.05) as first, reading_within(60) as second:
+        assert second is first
+    with reading_within(60) as first, reading_within(0.05) as second:
+        assert second is not first
