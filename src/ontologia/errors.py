@@ -458,7 +458,7 @@ class ConnectionLostError(DatabaseError):
     """The server was lost, or cannot be reached any more; a run waits until it is back."""
 
 
-class ReadTimeoutError(DatabaseError, TimeoutError):
+class ReadTimeoutError(DatabaseError):
     """A read took longer than the time it was given."""
 
     def __init__(self, place: str, seconds: float) -> None:

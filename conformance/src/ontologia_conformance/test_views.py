@@ -8,11 +8,22 @@ from typing import Any
 
 import pytest
 
-from ontologia import Discard, Entity, Event, Field, HandlerContext, Session, on_event
-from ontologia.errors import InvalidValueError, ReadTimeoutError
+from ontologia import (
+    Discard,
+    Entity,
+    Event,
+    Field,
+    HandlerContext,
+    Relation,
+    Session,
+    on_event,
+)
+from ontologia.errors import InvalidValueError, NotFoundError, ReadTimeoutError
 from ontologia.runtime.operator import Operator
 from ontologia.runtime.session import core_of
+from ontologia.runtime.views.attempts import attempt
 from ontologia.runtime.views.audit import operators_commits
+from ontologia.runtime.views.commits import commit, commits
 from ontologia.runtime.views.dead_letters import (
     dead_letters,
     exception_of,
@@ -20,9 +31,13 @@ from ontologia.runtime.views.dead_letters import (
     raised_in,
 )
 from ontologia.runtime.views.events import EventFilter, event, newest_events
+from ontologia.runtime.views.graph import Node, graph
 from ontologia.runtime.views.handlers import handlers
+from ontologia.runtime.views.later import deferred_events
+from ontologia.runtime.views.objects import FieldValue, object_, objects, types, versions
 from ontologia.runtime.views.overview import overview
 from ontologia.runtime.views.paging import Count
+from ontologia.runtime.views.search import search
 from ontologia.runtime.views.sessions import live_sessions, sessions
 from ontologia.store.database import reading_within
 from ontologia.store.events.operations import Selection
@@ -34,6 +49,12 @@ Open = Callable[..., Session]
 class Order(Entity):
     id: Field[str]
     status: Field[str] = Field(default="new")
+
+
+class Product(Entity):
+    id: Field[str]
+    name: Field[str]
+    price: Field[int]
 
 
 class OrderPlaced(Event):
@@ -417,3 +438,269 @@ def test_of_nested_deadlines_the_first_counts(shop: Session) -> None:
         assert second is first
     with reading_within(60) as first, reading_within(0.05) as second:
         assert second is not first
+
+
+# -- state and history ----------------------------------------------------------------------------
+
+
+class Buys(Relation[Order, Order]):
+    pieces: Field[int] = Field(default=1)
+
+
+@pytest.mark.req("NEW-206")
+def test_each_field_says_which_commit_set_it(shop: Session) -> None:
+    shop.ensure(Product(id="p1", name="Pen", price=1))
+    shop.commit()
+    shop.ensure(Product(id="p1", name="Pen", price=2))
+    shop.commit()
+    shop.ensure(Product(id="p1", name="Pencil", price=2))
+    shop.commit()
+
+    now = object_(shop, "entity", "Product", "p1")
+    then = object_(shop, "entity", "Product", "p1", as_of=2)
+
+    assert {each.name: (each.value, commit_of(each)) for each in now.fields} == {
+        "id": ("p1", 1),
+        "name": ("Pencil", 3),
+        "price": (2, 2),
+    }
+    assert {each.name: (each.value, commit_of(each)) for each in then.fields} == {
+        "id": ("p1", 1),
+        "name": ("Pen", 1),
+        "price": (2, 2),
+    }
+    assert now.written_by is not None
+    assert (now.written_by.commit_id, now.deleted) == (3, False)
+    with pytest.raises(NotFoundError):
+        object_(shop, "entity", "Product", "p1", as_of=0)
+
+
+def commit_of(field: FieldValue) -> int | None:
+    return None if field.set_by is None else field.set_by.commit_id
+
+
+@pytest.mark.req("NEW-206")
+def test_a_deleted_object_has_no_fields_and_its_versions_are_listed(shop: Session) -> None:
+    for price in (1, 2):
+        shop.ensure(Product(id="p1", name="Pen", price=price))
+        shop.commit()
+    shop.delete(Product(id="p1", name="Pen", price=2))
+    shop.commit()
+
+    found = object_(shop, "entity", "Product", "p1")
+    first = versions(shop, "entity", "Product", "p1", limit=2)
+    second = versions(shop, "entity", "Product", "p1", limit=2, before=first.next)
+
+    assert (found.deleted, found.fields) == (True, ())
+    assert [each.deleted for each in first.rows] == [True, False]
+    assert first.rows[1].changes == {"price": (1, 2)}
+    [oldest] = second.rows
+    assert set(oldest.changes) == {"id", "name", "price"}
+    assert second.next is None
+
+
+@pytest.mark.req("NEW-206")
+def test_the_relations_of_an_entity_are_shown_both_ways(shop: Session) -> None:
+    shop.ensure([Order(id="a"), Order(id="b"), Order(id="c")])
+    shop.ensure([Buys(left_key="a", right_key="b"), Buys(left_key="c", right_key="a")])
+    shop.ensure(Buys(left_key="a", right_key="c"))
+    shop.commit()
+
+    found = object_(shop, "entity", "Order", "a", relations=1)
+
+    assert [
+        (each.end, [row.label for row in each.rows], each.more) for each in found.relations
+    ] == [
+        ("left", ["a:b"], True),
+        ("right", ["c:a"], False),
+    ]
+    assert (
+        object_(shop, "entity", "Order", "a", as_of=0 + shop.head).relations
+        == object_(shop, "entity", "Order", "a").relations
+    )
+    pieces = object_(shop, "relation", "Buys", "a:b").fields
+    assert [(each.name, each.value) for each in pieces] == [("pieces", 1)]
+
+
+@pytest.mark.req("NEW-206")
+def test_objects_are_listed_in_pages_and_filtered(shop: Session) -> None:
+    shop.ensure([Product(id=f"p{n}", name="Pen", price=n) for n in range(5)])
+    shop.commit()
+    shop.ensure(Product(id="p0", name="Pencil", price=9))
+    shop.commit()
+
+    def listed(**asked: Any) -> list[str]:
+        keys, cursor = list[str](), None
+        while True:
+            page = objects(shop, "entity", "Product", limit=2, before=cursor, **asked)
+            keys += [each.label for each in page.rows]
+            if page.next is None:
+                return keys
+            cursor = page.next
+
+    assert listed() == ["p0", "p1", "p2", "p3", "p4"]
+    assert listed(order="price:desc") == ["p0", "p4", "p3", "p2", "p1"]
+    assert listed(filters=[("price", "lt", "3")]) == ["p1", "p2"]
+    assert listed(filters=[("price", "lt", "3")], as_of=1) == ["p0", "p1", "p2"]
+    [product] = [each for each in types(shop) if each.name == "Product"]
+    assert (product.key, str(product.objects), product.fields["price"]) == ("id", "5", "int")
+
+
+@pytest.mark.req("NEW-206")
+def test_relations_are_listed_in_pages(shop: Session) -> None:
+    keys = [("a", "b"), ("a", "c"), ("b", "a")]
+    shop.ensure([Order(id=name) for name in "abc"])
+    shop.ensure([Buys(left_key=left, right_key=right) for left, right in keys])
+    shop.commit()
+
+    first = objects(shop, "relation", "Buys", limit=2)
+    second = objects(shop, "relation", "Buys", limit=2, before=first.next)
+
+    assert [each.key[:2] for each in (*first.rows, *second.rows)] == keys
+
+
+@pytest.mark.req("NEW-207")
+def test_an_attempt_shows_what_came_in_between(shop: Session, open_session: Open) -> None:
+    other = open_session()
+
+    @on_event(OrderPaid, name="ship")
+    def ship(ctx: HandlerContext[OrderPaid]) -> None:
+        other.ensure(Order(id="o1", status="changed"))
+        other.commit()
+        ctx.ensure(Order(id="o1", status="shipped"))
+        ctx.commit()
+
+    shop.ensure(Order(id="o1", status="old"))
+    shop.commit()
+    shop.commit(event=OrderPaid(order_id="o1"))
+    shop.run([ship], max_iterations=2)
+    [row] = newest_events(shop, EventFilter(type=OrderPaid.__event_type__)).rows
+
+    found = attempt(shop, row.event_id, "ship", 1)
+
+    [written] = found.races
+    assert found.read_commit == 1
+    assert [
+        each and each["status"] for each in (written.at_begin, written.before, written.after)
+    ] == ["old", "changed", "shipped"]
+    assert written.overtaken_by is not None
+    assert written.overtaken_by.commit_id == 2
+    assert [each.commit_id for each in found.commits] == [3]
+    with pytest.raises(NotFoundError):
+        attempt(shop, row.event_id, "ship", 2)
+
+
+@pytest.mark.req("NEW-207")
+def test_a_failed_attempt_has_its_traceback(shop: Session) -> None:
+    [event_id] = place(shop, 2)
+    work(shop)
+
+    found = attempt(shop, event_id, "mail", 1)
+
+    assert found.failed is not None
+    assert "ValueError: 2 pieces" in str(found.failed.traceback)
+    assert (found.commits, found.written) == ((), ())
+
+
+@pytest.mark.req("NEW-208")
+def test_the_graph_leads_from_event_to_handler_to_commit_to_event(shop: Session) -> None:
+    shop.ensure(Order(id="first"))
+    shop.commit(event=OrderPlaced(order_id="o2", pieces=2))
+    work(shop)
+    [placed] = newest_events(shop, EventFilter(type=PLACED)).rows
+
+    found = graph(shop, placed.event_id)
+
+    def drawn(node: Node) -> Any:
+        return (node.kind, node.label, [drawn(each) for each in node.children])
+
+    [root] = found.roots
+    assert root.kind == "commit"
+    assert root.id == "1"
+    [event_node] = root.children
+    assert event_node.asked
+    by_name = {each.label: each for each in event_node.children}
+    assert by_name["mail"].state == "dead_lettered"
+    assert [each.kind for each in by_name["mail"].children if each.kind != "event"] == ["attempt"]
+    [commit_node] = by_name["pay"].children
+    assert drawn(commit_node)[:2] == ("commit", "handler pay")
+    [paid] = commit_node.children
+    assert (paid.kind, paid.label) == ("event", OrderPaid.__event_type__)
+
+
+@pytest.mark.req("NEW-208")
+def test_a_replayed_event_links_to_what_it_repeats(shop: Session) -> None:
+    [event_id] = place(shop, 1)
+
+    new_id = Operator(shop, "ada").replay(event_id)
+
+    [root] = graph(shop, new_id).roots
+    assert (root.id, root.repeats) == (new_id, event_id)
+
+
+@pytest.mark.req("NEW-209")
+def test_the_commit_that_a_handlers_event_came_with_is_found(shop: Session) -> None:
+    place(shop, 1)
+    work(shop)
+    [paid] = newest_events(shop, EventFilter(type=OrderPaid.__event_type__)).rows
+    found = event(shop, paid.event_id)
+
+    assert found is not None
+    assert found.source == "pay"
+    assert found.commit_id is not None
+    made = commit(shop, found.commit_id).made
+    assert (made.handler, made.emitted) == ("pay", (paid.event_id,))
+
+
+@pytest.mark.req("NEW-206")
+def test_commits_are_listed_newest_first_and_by_metadata(shop: Session) -> None:
+    [event_id] = place(shop, 1)
+    work(shop)
+    for name in "abc":
+        shop.ensure(Order(id=name))
+        shop.commit()
+
+    first = commits(shop, limit=2)
+    second = commits(shop, limit=2, before=first.next)
+    numbers = [each.commit_id for each in (*first.rows, *second.rows)]
+    assert numbers == [4, 3, 2, 1]
+    [handled] = commits(shop, metadata={"handler_id": "pay"}).rows
+    assert (handled.commit_id, handled.by) == (1, "handler pay")
+    assert commits(shop, metadata={"event_id": event_id}).rows == (handled,)
+    detail = commit(shop, 2)
+    assert (detail.before, detail.after, len(detail.delta.created)) == (1, 3, 1)
+    with pytest.raises(NotFoundError):
+        commit(shop, 5)
+
+
+@pytest.mark.req("NEW-210")
+def test_deferred_events_are_listed_in_pages(shop: Session) -> None:
+    for seconds in (30, 10, 20):
+        shop.defer(OrderPaid(order_id=f"o{seconds}"), delay=seconds)
+    shop.defer(OrderPlaced(order_id="o"), delay=5)
+
+    first = deferred_events(shop, type=OrderPaid.__event_type__, limit=2)
+    second = deferred_events(shop, type=OrderPaid.__event_type__, limit=2, after=first.next)
+
+    found = [each.payload["order_id"] for each in (*first.rows, *second.rows)]
+    assert found == ["o10", "o20", "o30"]
+    assert second.next is None
+
+
+@pytest.mark.req("NEW-211")
+def test_an_id_of_anything_is_found(shop: Session) -> None:
+    [event_id] = place(shop, 1)
+    work(shop)
+    number = shop.defer(OrderPaid(order_id="o1"), delay=60)
+
+    def kinds(text: str) -> list[str]:
+        return [each.kind for each in search(shop, text)]
+
+    assert kinds(event_id) == ["event"]
+    assert kinds(" o1 ") == ["entity"]
+    assert kinds("1") == ["deferred", "commit"] if number == 1 else ["commit"]
+    assert kinds(shop.session_id) == ["session"]
+    assert kinds("pay") == ["handler"]
+    assert kinds("Order") == ["type"]
+    for nothing in ("", "nowhere", "x" * 5_000, "a\0b", "\ud800", "9" * 30):
+        assert kinds(nothing) == []

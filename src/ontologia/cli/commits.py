@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ontologia.store.rows import CommitRow
 
 app = Commands(short_help="List commits, and show what each of them changed.")
-_SHOWN = ("namespace", "session_id", "event_id", "handler_id", "attempt")
+_SHOWN = ("namespace", "session_id", "event_id", "handler_id", "attempt", "emitted")
 _MOST = 2**63 - 1  # that a database counts to
 
 

@@ -56,12 +56,40 @@ class Schedule:
 
     def next_after(self, instant: datetime) -> datetime | None:
         """The first tick after this instant, in UTC; None if there is never another."""
-        for tick in CronSim(self.cron, instant.astimezone(self._zone)):
-            found: datetime = tick.astimezone(UTC)
-            # In the hour that a day has twice, the first one is found from within the second.
-            if found > instant:
-                return found
-        return None
+        return _next(self.cron, self._zone, instant)
+
+    def described(self) -> dict[str, Any]:
+        """What the row of a session says of it."""
+        return {
+            "key": self.key,
+            "type": type(self.event).__event_type__,
+            "payload": payload_of(self.event),
+            "priority": self.event.priority,
+            "cron": self.cron,
+            "tz": self.tz,
+        }
+
+
+def next_ticks(cron: str, tz: str | None, after: datetime, number: int) -> list[datetime]:
+    """The next times of a schedule, in UTC; fewer if there are no more.
+
+    ConfigError if this machine does not know the zone.
+    """
+    zone, found = _zone(tz), list[datetime]()
+    tick = _next(cron, zone, after)
+    while tick is not None and len(found) < number:
+        found.append(tick)
+        tick = _next(cron, zone, tick)
+    return found
+
+
+def _next(cron: str, zone: ZoneInfo, instant: datetime) -> datetime | None:
+    for tick in CronSim(cron, instant.astimezone(zone)):
+        found: datetime = tick.astimezone(UTC)
+        # In the hour that a day has twice, the first one is found from within the second.
+        if found > instant:
+            return found
+    return None
 
 
 def _zone(name: Any) -> ZoneInfo:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from datetime import datetime
+from typing import Any
 
 from ontologia.clock import Clock, to_text
 from ontologia.delivery.lineage import Lineage
@@ -41,6 +42,11 @@ class Scheduler:
         """Fire it no more; False if it was not there."""
         with self._lock:
             return self._next.pop(schedule.key, None) is not None
+
+    def described(self) -> list[dict[str, Any]]:
+        """What the row of the session says of the schedules."""
+        with self._lock:
+            return [schedule.described() for schedule, _ in self._next.values()]
 
     def restart(self) -> None:
         """A run begins: what was missed before is not made up for."""

@@ -29,7 +29,7 @@ from ontologia.store.events.decoding import fill
 from ontologia.store.events.log import fire_time
 from ontologia.store.key_length import check_keys
 from ontologia.store.protocol import StateReader, Store, Transaction
-from ontologia.store.provenance import BY_COMMIT
+from ontologia.store.provenance import BY_COMMIT, EMITTED
 from ontologia.store.rows import (
     Announcement,
     Claim,
@@ -351,7 +351,8 @@ class _Writing(Request):
             if request.derive is not None:
                 announcements += request.derive(found)
             if found:
-                commit_id = tx.write_commit(found, metadata=request.metadata, versions=versions)
+                metadata = _with_emitted(request.metadata, announcements)
+                commit_id = tx.write_commit(found, metadata=metadata, versions=versions)
                 check_unique(tx, map(self._versions.shape, self._touched), found)
         source = request.source if commit_id is None else f"{BY_COMMIT}{commit_id}"
         if source is not None:
@@ -364,6 +365,17 @@ class _Writing(Request):
         self.announces = bool(stored)
         unchanged = _unchanged(request.queue, state, found)
         self.written = Written(commit_id, stored, unchanged, state)
+
+
+def _with_emitted(
+    metadata: dict[str, Any], announcements: Sequence[Announcement]
+) -> dict[str, Any]:
+    """With the ids of the events that a handler emits with its commit.
+
+    Their source is the handler. Of other events it is the commit.
+    """
+    emitted = [each.row.id for each in announcements if each.row.source is not None]
+    return metadata | {EMITTED: emitted} if emitted else metadata
 
 
 def _emitted_by(announcement: Announcement, source: str) -> Announcement:

@@ -241,14 +241,18 @@ class Session(UnitOfWork):
         return self._core.store.events.cancel_deferred(self.namespace, number, claim=claim)
 
     def add_schedule(self, schedule: Schedule) -> None:
-        """Announce a schedule's event at its times, while this session runs. Again is nothing."""
+        """Emit a schedule's event at its times, while this session runs. Idempotent."""
         self._core.check_open()
-        self._core.scheduler.add([schedule])
+        if self._core.scheduler.add([schedule]) and self._core.engine is not None:
+            self._core.register_session()
 
     def remove_schedule(self, schedule: Schedule) -> bool:
         """Announce it no more; False if it was not there."""
         self._core.check_open()
-        return self._core.scheduler.remove(schedule)
+        removed = self._core.scheduler.remove(schedule)
+        if removed and self._core.engine is not None:
+            self._core.register_session()
+        return removed
 
     def run(
         self,

@@ -5,7 +5,7 @@ For operators and for programs that take the state out. Reads only.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -95,6 +95,16 @@ class Contents:
             for type_name, number in self._tx.all(self._sql[name], _span(as_of)):
                 found[kind, type_name] = number
         return found
+
+    def counts_up_to(self, types: Iterable[TypeKey], most: int) -> dict[TypeKey, int]:
+        """How many current objects each of these types has, counted up to `most`; costs that."""
+        asked = {
+            (kind, name): self._tx.ask(
+                self._sql[f"count_some_{_PLURAL[kind]}"], {"type": name, "most": most}
+            )
+            for kind, name in types
+        }
+        return {key: rows[0][0] for key, rows in asked.items()}
 
     def objects(self, kind: str, name: str, as_of: int | None = None) -> Iterator[StoredObject]:
         """The objects of a type in the order of their keys, now or as of a commit.

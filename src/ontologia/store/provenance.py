@@ -84,11 +84,13 @@ class Trail:
         self._tx = tx
         self._sql = sql
 
-    def versions(self, kind: str, type_name: str, key: ObjectKey) -> Iterator[StoredVersion]:
-        """Everything that was ever said of one object, the newest first, read as it is wanted."""
+    def versions(
+        self, kind: str, type_name: str, key: ObjectKey, *, before: int = _END
+    ) -> Iterator[StoredVersion]:
+        """What was said of one object before a commit, the newest first, read as it is wanted."""
         sql = self._sql[f"{kind}_versions"]
         asked = {"type": type_name, **dict(zip(_KEY[kind], key, strict=True))}
-        before, most = _END, 2  # two are enough to see that the last version changed it
+        most = 2  # two are enough to see that the last version changed it
         while rows := self._tx.all(sql, {**asked, "before": before, "most": most}):
             for commit_id, fields, version in rows:
                 # Old files may have two versions of a key in one commit: the last one counts.
@@ -152,7 +154,7 @@ class Trail:
         if number is not None or causation_id is None:
             return number
         for commit in self.commits_for([causation_id]):
-            if event_id in commit.metadata.get(EMITTED, ()):
+            if event_id in emitted_with(commit):
                 return commit.id
         return None
 
@@ -180,10 +182,12 @@ class Provenance:
         with self._database.read() as tx:
             yield Trail(tx, self._sql)
 
-    def commits(self, *, since: int = 0) -> Iterator[CommitRow]:
-        """All commits after `since`, the newest first; few of them are in memory."""
-        before = _END
-        span = {"since": since, "most": _PAGE}
+    def commits(
+        self, *, since: int = 0, before: int | None = None, page: int = _PAGE
+    ) -> Iterator[CommitRow]:
+        """Commits after `since` and before `before`, the newest first; few of them are in memory."""
+        before = _END if before is None else before
+        span = {"since": since, "most": min(page, _PAGE)}
         while rows := self._database.all(self._sql["commits_before"], {**span, "before": before}):
             yield from map(commit_of, rows)
             before = rows[-1][0]
@@ -196,24 +200,31 @@ class Provenance:
         Goes back 10,000 commits at a time, up to the first; those in between cost a look each.
         `before` is the number of a commit; None begins at the head.
         """
-        if before is None:
-            head = self._database.all(
+        end = before
+        if end is None:
+            newest = self._database.all(
                 self._sql["commits_before"], {"since": 0, "most": 1, "before": _END}
             )
-            before = head[0][0] + 1 if head else 1
-        while before > 1:
-            first = max(1, before - _STRIDE)
-            asked = {"before": before, "first": first, "mark": '"operator":', "most": most}
+            end = int(newest[0][0]) + 1 if newest else 1
+        while end > 1:
+            first = max(1, end - _STRIDE)
+            asked = {"before": end, "first": first, "mark": '"operator":', "most": most}
             rows = self._database.all(self._sql["operators_commits"], asked)
             found = [each for each in map(commit_of, rows) if "operator" in each.metadata]
-            before = rows[-1][0] if len(rows) == most else first
-            yield found, before
+            end = int(rows[-1][0]) if len(rows) == most else first
+            yield found, end
 
 
 def emitting_commit(source: str | None) -> int | None:
     """The commit in an event's `source`; None if something else emitted it."""
     number = (source or "").removeprefix(BY_COMMIT)
     return int(number) if number != source and number.isdecimal() else None
+
+
+def emitted_with(commit: CommitRow) -> tuple[str, ...]:
+    """The events that a handler's commit says were emitted with it."""
+    said: object = commit.metadata.get(EMITTED)  # a handler may have written something else there
+    return tuple(map(str, said)) if isinstance(said, list) else ()
 
 
 def commit_of(row: tuple[int, str, str | None]) -> CommitRow:

@@ -10,4 +10,10 @@ through history or log ends at a deadline and says how far it came.
 `handlers`      consumers, with what waits for each
 `sessions`      processes that use the store
 `audit`         what operators did
+`later`         deferred events and schedules
+`objects`       types, objects, and what set each field of one
+`commits`       commits, and what one of them changed
+`attempts`      what an attempt saw, what it wrote, and who wrote in between
+`graph`         what came of an event, as a forest
+`search`        what an id is the id of
 """

@@ -61,6 +61,20 @@ class ListedEvent(NamedTuple):
         return [claim.handler for claim in self.claims if claim.state == self.status]
 
 
+class DeferredEvent(NamedTuple):
+    """An event that waits for its time."""
+
+    number: int
+    id: str
+    type: str
+    fire_at: float
+    due_at: datetime
+    dedup_key: str | None
+    payload: Any
+    source: str | None
+    deferred_at: datetime
+
+
 class Listings:
     """Answers as dicts, named as the columns of the command line."""
 
@@ -260,26 +274,68 @@ class Listings:
 
         `number id type due_at dedup_key payload source deferred_at`. Read on the way.
         """
-        after, left = (float("-inf"), 0), limit
+        for row in self.waiting_deferred(namespace, limit, event_type=event_type):
+            yield {
+                "number": row.number,
+                "id": row.id,
+                "type": row.type,
+                "due_at": to_text(row.due_at),
+                "dedup_key": row.dedup_key,
+                "payload": row.payload,
+                "source": row.source,
+                "deferred_at": to_text(row.deferred_at),
+            }
+
+    def waiting_deferred(
+        self,
+        namespace: str,
+        limit: int,
+        *,
+        event_type: str | None = None,
+        after: tuple[float, int] | None = None,
+    ) -> Iterator[DeferredEvent]:
+        """The same; `after` is `fire_at` and number of one, and those behind it come.
+
+        With a type it costs the deferred events of other types in between.
+        """
         place = {"namespace": namespace, "type": event_type}
+        since, left = after or (float("-inf"), 0), limit
         while left and (
             rows := self._database.all(
                 self._sql["scheduled_events"],
-                {**place, "after": after[0], "after_id": after[1], "limit": min(left, _PORTION)},
+                {**place, "after": since[0], "after_id": since[1], "limit": min(left, _PORTION)},
             )
         ):
             for number, event_id, topic, payload, fire_at, key, source, created_at in rows:
-                yield {
-                    "number": number,
-                    "id": event_id,
-                    "type": topic,
-                    "due_at": _unix_text(fire_at),
-                    "dedup_key": key,
-                    "payload": readable(payload),
-                    "source": source,
-                    "deferred_at": _unix_text(created_at),
-                }
-            after, left = (rows[-1][4], rows[-1][0]), left - len(rows)
+                yield DeferredEvent(
+                    number,
+                    event_id,
+                    topic,
+                    fire_at,
+                    datetime.fromtimestamp(fire_at, UTC),
+                    key,
+                    readable(payload),
+                    source,
+                    datetime.fromtimestamp(created_at, UTC),
+                )
+            since, left = (rows[-1][4], rows[-1][0]), left - len(rows)
+
+    def find_deferred(
+        self, namespace: str, event_id: str, number: int | None
+    ) -> tuple[int, str] | None:
+        """Number and type of the deferred event that waits under an id, or has this number."""
+        asked = {"namespace": namespace, "event_id": event_id, "number": number}
+        rows = self._database.all(self._sql["find_waiting"], asked)
+        return (rows[0][0], rows[0][1]) if rows else None
+
+    def has_session(self, session_id: str) -> bool:
+        """Whether a session of this id is on record, in any namespace."""
+        return bool(self._database.all(self._sql["has_session"], {"session_id": session_id}))
+
+    def last_fires(self, namespace: str, key: str, most: int) -> list[tuple[str, str]]:
+        """The last ticks of a schedule with the events that they emitted, the newest first."""
+        asked = {"namespace": namespace, "key": key, "most": most}
+        return self._database.all(self._sql["last_fires"], asked)
 
     def dead_letters(self, namespace: str, limit: int) -> list[dict[str, Any]]:
         """The dead letters of a namespace, the newest first."""
@@ -339,10 +395,6 @@ def described(
     shown["claims"] = [dict(zip(_CLAIM[1:], claim, strict=True)) for claim in claims]
     shown["attempts"] = [dict(zip(_ATTEMPT, attempt, strict=True)) for attempt in attempts]
     return shown
-
-
-def _unix_text(seconds: float) -> str:
-    return to_text(datetime.fromtimestamp(seconds, UTC))
 
 
 def _by_urgency(row: Any) -> tuple[int, str, str]:

@@ -170,6 +170,19 @@ SELECT id, event_id, topic, @bytes(payload), fire_at, dedup_key, source, created
    AND (fire_at, id) > (:after, :after_id)
  ORDER BY fire_at, id LIMIT :limit;
 
+-- name: find_waiting
+SELECT id, topic FROM deferred_events
+ WHERE status = 'scheduled' AND namespace = :namespace
+   AND (event_id = :event_id OR id = CAST(:number AS BIGINT))
+ ORDER BY id LIMIT 1;
+
+-- name: has_session
+SELECT 1 FROM sessions WHERE session_id = :session_id;
+
+-- name: last_fires
+SELECT tick, event_id FROM schedule_fires
+ WHERE namespace = :namespace AND schedule_key = :key ORDER BY tick DESC LIMIT :most;
+
 -- name: holders_of_key
 -- The events that have a dedup_key, one a type; a type that is NULL asks for any.
 SELECT type, event_id FROM dedup
@@ -366,6 +379,13 @@ SELECT v.schema_version_id, v.schema_json, v.created_at, v.runtime_id, v.reason,
 
 -- name: count_entities
 SELECT entity_type, COUNT(*) FROM entity_latest GROUP BY entity_type;
+
+-- name: count_some_entities
+SELECT COUNT(*) FROM (SELECT 1 FROM entity_latest WHERE entity_type = :type LIMIT :most) counted;
+
+-- name: count_some_relations
+SELECT COUNT(*) FROM (
+    SELECT 1 FROM relation_latest WHERE relation_type = :type LIMIT :most) counted;
 
 -- name: count_relations
 SELECT relation_type, COUNT(*) FROM relation_latest GROUP BY relation_type;
