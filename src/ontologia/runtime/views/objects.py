@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from ontologia import codec
-from ontologia.errors import NotFoundError
+from ontologia.errors import NotFoundError, ReadTimeoutError
 from ontologia.query.paging import after_key
 from ontologia.query.words import Words
 from ontologia.runtime.explain import Explanations, keys_of
@@ -96,7 +96,7 @@ class RelationsOf:
     """The type at the other end."""
     rows: tuple[ObjectRow, ...]
     more: bool
-    """Whether there are more than are shown."""
+    """Whether there are more than are shown; of the past without any, that it took too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +211,8 @@ def object_(
     """One object with what set each field, and the relations of an entity; now or as of a commit.
 
     Costs the versions of the object on the way back to the oldest change that still shows, 1,000 at
-    most, a read for each commit that is named, and the relations shown. NotFoundError if there was
+    most, a read for each commit that is named, and the relations shown; as of a commit, those at the
+    right end cost the versions of their type, for a second at most. NotFoundError if there was
     no such object by then.
     """
     core = core_of(session)
@@ -379,7 +380,12 @@ def _relations(
             query: Any = session.query().relations(cls).where(Compare(path, "==", key))
             if as_of is not None:
                 query = query.as_of(as_of)
-            rows = [_object(shape, each) for each in query.limit(limit + 1).collect()]
+            try:
+                with reading_within(DEADLINE):
+                    rows = [_object(shape, each) for each in query.limit(limit + 1).collect()]
+            except ReadTimeoutError:
+                found.append(RelationsOf(shape.name, end, there.name, (), more=True))
+                continue
             if rows:
                 shown = tuple(rows[:limit])
                 found.append(RelationsOf(shape.name, end, there.name, shown, len(rows) > limit))

@@ -17,6 +17,7 @@ from ontologia.store.events.claims import ALL_TYPES
 
 Ask: TypeAlias = Callable[[str, dict[str, Any]], list[Any]]
 _PORTION = 500
+_MOST_WAITING = 10_000
 _LATEST = "9999"  # as text it is after every instant
 _CLAIM = (
     *("event_id", "handler_id", "session_id", "attempts", "last_error", "claimed_at"),
@@ -323,9 +324,16 @@ class Listings:
     def find_deferred(
         self, namespace: str, event_id: str, number: int | None
     ) -> tuple[int, str] | None:
-        """Number and type of the deferred event that waits under an id, or has this number."""
-        asked = {"namespace": namespace, "event_id": event_id, "number": number}
-        rows = self._database.all(self._sql["find_waiting"], asked)
+        """Number and type of the deferred event that waits under an id, or has this number.
+
+        By its id it is found among the 10,000 that are due first.
+        """
+        place: dict[str, Any] = {"namespace": namespace}
+        rows = self._database.all(
+            self._sql["waiting_id"], {**place, "event_id": event_id, "most": _MOST_WAITING}
+        )
+        if not rows and number is not None:
+            rows = self._database.all(self._sql["waiting_number"], {**place, "number": number})
         return (rows[0][0], rows[0][1]) if rows else None
 
     def has_session(self, session_id: str) -> bool:

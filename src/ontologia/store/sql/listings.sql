@@ -46,9 +46,10 @@ SELECT session_id, namespace, started_at, last_heartbeat, metadata FROM sessions
  WHERE namespace = :namespace ORDER BY started_at DESC, session_id;
 
 -- name: live_sessions
--- Sessions heard of since then, in the order of the index; those that ended meanwhile as well.
+-- Sessions heard of since then, those that ended meanwhile as well. The namespace is written so that
+-- its index is not taken, and the one by heartbeat gives the order.
 SELECT session_id, started_at, last_heartbeat, metadata FROM sessions
- WHERE namespace = :namespace AND last_heartbeat >= :since
+ WHERE namespace || '' = :namespace AND last_heartbeat >= :since
    AND (last_heartbeat, session_id) < (:before, :before_id)
  ORDER BY last_heartbeat DESC, session_id DESC LIMIT :most;
 
@@ -170,11 +171,16 @@ SELECT id, event_id, topic, @bytes(payload), fire_at, dedup_key, source, created
    AND (fire_at, id) > (:after, :after_id)
  ORDER BY fire_at, id LIMIT :limit;
 
--- name: find_waiting
+-- name: waiting_number
 SELECT id, topic FROM deferred_events
- WHERE status = 'scheduled' AND namespace = :namespace
-   AND (event_id = :event_id OR id = CAST(:number AS BIGINT))
- ORDER BY id LIMIT 1;
+ WHERE id = :number AND status = 'scheduled' AND namespace = :namespace;
+
+-- name: waiting_id
+-- By the id that the event will have; of the first that wait.
+SELECT id, topic FROM (
+    SELECT id, topic, event_id, namespace FROM deferred_events
+     WHERE status = 'scheduled' ORDER BY fire_at LIMIT :most) first
+ WHERE event_id = :event_id AND namespace = :namespace;
 
 -- name: has_session
 SELECT 1 FROM sessions WHERE session_id = :session_id;
