@@ -10,7 +10,7 @@ import typer
 from ontologia.cli.call import Call
 from ontologia.cli.models import Models, load_models
 from ontologia.cli.output import say, show_json
-from ontologia.cli.spans import span
+from ontologia.cli.times import span
 
 _SOURCE = "ontologia emit"
 

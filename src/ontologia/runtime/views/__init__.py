@@ -15,5 +15,9 @@ through history or log ends at a deadline and says how far it came.
 `commits`       commits, and what one of them changed
 `attempts`      what an attempt saw, what it wrote, and who wrote in between
 `graph`         what came of an event, as a forest
+`why`           why an object is as it is, by the name of its type
+`store`         the database, its namespaces, relays and intakes
+`times`         times as people type them
+`reading`       a session that only reads
 `search`        what an id is the id of
 """

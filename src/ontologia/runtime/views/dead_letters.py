@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ontologia.clock import from_text
 from ontologia.runtime.views.paging import BOUND, DEADLINE, PAGE, Page, cursor, place
 from ontologia.store.database import ReadDeadline
+from ontologia.store.events import checks
 from ontologia.store.events.operations import DeadLetter, Selection
 
 if TYPE_CHECKING:
@@ -89,6 +90,21 @@ class FailureGroups:
     looked_at: int
     searched_to: datetime | None
     """Where the bound or the deadline ended it; None if all dead letters are in."""
+
+
+def selection(
+    event_id: str | None = None,
+    handler: str | None = None,
+    type: str | None = None,
+    error: str | None = None,
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> Selection:
+    """The dead letters of which all this is true; InvalidValueError for text that nothing has."""
+    for text in filter(None, (event_id, handler, type, error)):
+        checks.name("what a dead letter is chosen by", text, checks.LONGEST_KEY)
+    return Selection(event_id, handler, type, error, since, until)
 
 
 def dead_letters(

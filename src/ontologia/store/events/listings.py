@@ -95,6 +95,11 @@ class Listings:
         names = ("namespace", "sessions", "pending", "unsubscribed", "dead_letters")
         return [dict(zip(names, row, strict=True)) for row in rows]
 
+    def named_namespaces(self, most: int) -> list[str]:
+        """The first namespaces by name; costs a seek for each."""
+        rows = self._database.all(self._sql["named_namespaces"], {"most": most})
+        return [row[0] for row in rows]
+
     def elsewhere(self, namespace: str, most: int) -> list[str]:
         """Namespaces with events, by name, if this one has nothing: it may not be the one meant.
 

@@ -41,6 +41,28 @@ WITH RECURSIVE n(namespace) AS (
       FROM n WHERE n.namespace IS NOT NULL)
 SELECT namespace FROM n WHERE namespace IS NOT NULL LIMIT :most;
 
+-- name: named_namespaces
+-- The first namespaces, one seek each in every table.
+WITH RECURSIVE e(namespace) AS (
+    SELECT MIN(namespace) FROM events
+    UNION ALL
+    SELECT (SELECT MIN(x.namespace) FROM events x WHERE x.namespace > e.namespace)
+      FROM e WHERE e.namespace IS NOT NULL),
+s(namespace) AS (
+    SELECT MIN(namespace) FROM sessions
+    UNION ALL
+    SELECT (SELECT MIN(x.namespace) FROM sessions x WHERE x.namespace > s.namespace)
+      FROM s WHERE s.namespace IS NOT NULL),
+d(namespace) AS (
+    SELECT MIN(namespace) FROM dead_letters
+    UNION ALL
+    SELECT (SELECT MIN(x.namespace) FROM dead_letters x WHERE x.namespace > d.namespace)
+      FROM d WHERE d.namespace IS NOT NULL)
+SELECT namespace FROM (
+    SELECT namespace FROM e UNION SELECT namespace FROM s UNION SELECT namespace FROM d
+    UNION SELECT namespace FROM consumers) named
+ WHERE namespace IS NOT NULL ORDER BY namespace LIMIT :most;
+
 -- name: list_sessions
 SELECT session_id, namespace, started_at, last_heartbeat, metadata FROM sessions
  WHERE namespace = :namespace ORDER BY started_at DESC, session_id;
