@@ -15,6 +15,7 @@ from ontologia import (
     Field,
     HandlerContext,
     Relation,
+    Schedule,
     Session,
     on_event,
 )
@@ -33,12 +34,13 @@ from ontologia.runtime.views.dead_letters import (
 from ontologia.runtime.views.events import EventFilter, event, newest_events
 from ontologia.runtime.views.graph import Node, graph
 from ontologia.runtime.views.handlers import handlers
-from ontologia.runtime.views.later import deferred_events
+from ontologia.runtime.views.later import deferred_events, schedules
 from ontologia.runtime.views.objects import FieldValue, object_, objects, types, versions
 from ontologia.runtime.views.overview import overview
 from ontologia.runtime.views.paging import Count
 from ontologia.runtime.views.search import search
 from ontologia.runtime.views.sessions import live_sessions, sessions
+from ontologia.runtime.views.store import namespaces
 from ontologia.store.database import reading_within
 from ontologia.store.events.operations import Selection
 from ontologia.testing import ManualClock
@@ -704,3 +706,109 @@ def test_an_id_of_anything_is_found(shop: Session) -> None:
     assert kinds("Order") == ["type"]
     for nothing in ("", "nowhere", "x" * 5_000, "a\0b", "\ud800", "9" * 30):
         assert kinds(nothing) == []
+
+
+# -- what operators do ----------------------------------------------------------------------------
+
+
+@pytest.mark.req("NEW-213")
+def test_what_an_operator_emits_is_recorded_with_it(shop: Session) -> None:
+    ada = Operator(shop, "ada", reason="forgotten", via="console")
+
+    done = ada.emit(PLACED, {"order_id": "o1", "pieces": 2}, cls=OrderPlaced, dedup_key="k")
+    again = ada.emit(PLACED, '{"order_id": "o1"}', dedup_key="k")
+    later = ada.emit(PLACED, {"order_id": "o2"}, delay=60)
+
+    assert again == (done.event_id, None, None)
+    assert later.deferred == 1
+    found = event(shop, done.event_id)
+    assert found is not None
+    assert (found.commit_id, found.payload["pieces"]) == (done.commit_id, 2)
+    [second, first] = operators_commits(shop).rows
+    assert (first.commit_id, second.commit_id) == (done.commit_id, later.commit_id)
+    assert (first.action, first.reason, first.via) == ("emit", "forgotten", "console")
+    assert first.arguments == {"type": PLACED, "dedup_key": "k"}
+    assert first.metadata["emitted"] == [done.event_id]
+    for wrong in ({"order_id": "o1", "colour": "red"}, {"order_id": 7}):
+        with pytest.raises(ValueError, match=r"colour|order_id"):
+            ada.emit(PLACED, wrong, cls=OrderPlaced)
+    assert shop.head == second.commit_id
+
+
+@pytest.mark.req("NEW-214")
+def test_an_operator_works_in_the_namespace_that_is_named(
+    shop: Session, open_session: Open
+) -> None:
+    there = open_session(namespace="elsewhere", settings={"event_max_attempts": 1})
+    place(there, 2)
+    there.run([mail], max_iterations=2)
+    ada = Operator(shop, "ada", namespace="elsewhere")
+
+    assert ada.pause("mail")
+    assert ada.retry(Selection(handler="mail")).retried == 1
+    emitted = ada.emit(PLACED, {"order_id": "o9"})
+
+    assert {each.namespace for each in operators_commits(shop).rows} == {"elsewhere"}
+    assert [each.name for each in overview(there).paused] == ["mail"]
+    found = event(shop, emitted.event_id)
+    assert found is not None
+    assert found.namespace == "elsewhere"
+    with pytest.raises(InvalidValueError):
+        Operator(shop, "ada", namespace="")
+
+
+DAILY = Schedule(event=OrderPaid(order_id="daily"), cron="0 2 * * *", tz="Europe/Berlin")
+
+
+@pytest.mark.req("NEW-215")
+def test_the_schedules_that_sessions_run_are_on_record(
+    open_session: Open, clock: ManualClock
+) -> None:
+    running = open_session()
+    running.add_schedule(DAILY)
+    running.run([pay], max_iterations=2)
+    clock.advance(seconds=86_400)
+    running.run([pay], max_iterations=2)
+    clock.advance(seconds=86_400)
+    here = open_session()
+    fired = newest_events(here, EventFilter(type=OrderPaid.__event_type__))
+
+    [found] = schedules(here)
+
+    assert (found.key, found.type) == (DAILY.key, OrderPaid.__event_type__)
+    assert (found.payload, found.cron, found.tz) == (
+        {"order_id": "daily"},
+        "0 2 * * *",
+        "Europe/Berlin",
+    )
+    assert [each.hour for each in found.next] == [1] * 5
+    assert found.next[0] > clock.now()
+    assert [each.event_id for each in found.last] == [each.event_id for each in fired.rows]
+
+
+@pytest.mark.req("NEW-215")
+def test_a_schedule_is_fired_by_an_operator_beside_its_ticks(open_session: Open) -> None:
+    shop = open_session()
+    shop.run([pay], schedules=[DAILY], max_iterations=1)
+
+    event_id = Operator(shop, "ada").fire(OrderPaid.__event_type__)
+    again = Operator(shop, "ada").fire(DAILY.key)
+
+    found = event(shop, event_id)
+    assert found is not None
+    assert found.payload == {"order_id": "daily"}
+    assert again != event_id
+    assert [each.action for each in operators_commits(shop).rows] == ["schedules fire"] * 2
+    assert schedules(shop)[0].last == ()
+    with pytest.raises(NotFoundError):
+        Operator(shop, "ada").fire("nothing")
+
+
+@pytest.mark.req("NEW-200")
+def test_the_namespaces_of_a_store_are_listed_by_name(shop: Session, open_session: Open) -> None:
+    for name in ("b", "a"):
+        open_session(namespace=name)
+    place(shop, 1)
+
+    assert namespaces(shop) == ["a", "b", "default"]
+    assert namespaces(shop, most=2) == ["a", "b"]

@@ -12,13 +12,13 @@ from ontologia.delivery.schedule import next_ticks
 from ontologia.errors import ConfigError
 from ontologia.runtime.session import core_of
 from ontologia.runtime.views.paging import PAGE, Page, cursor, page_of, place
-from ontologia.runtime.views.sessions import SessionRow, recorded_sessions
 from ontologia.store.events import checks
 
 if TYPE_CHECKING:
     from ontologia.runtime.session import Session
 
-_TIMES = 5
+TIMES = 5
+"""How many ticks of a schedule are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,36 +106,27 @@ def schedules(session: Session) -> list[ScheduleRow]:
     """
     now = core_of(session).clock.now()
     listings = session.event_store.listings
-    told: dict[str, dict[str, Any]] = {}
-    running: dict[str, list[str]] = {}
-    found: list[SessionRow] = recorded_sessions(session)
-    for each in found:
-        for schedule in each.metadata.get("schedules", ()):
-            told.setdefault(schedule["key"], schedule)
-            if each.state == "alive":
-                running.setdefault(schedule["key"], []).append(each.session_id)
-    rows = [
+    return [
         ScheduleRow(
-            key,
-            schedule["type"],
-            codec.decode_stored(schedule["payload"]),
-            schedule["priority"],
-            schedule["cron"],
-            schedule["tz"] or "UTC",
-            tuple(_next(schedule, now)),
+            found["key"],
+            found["type"],
+            codec.decode_stored(found["payload"]),
+            found["priority"],
+            found["cron"],
+            found["tz"] or "UTC",
+            tuple(_next(found, now)),
             tuple(
                 Fire(from_text(tick), event_id)
-                for tick, event_id in listings.last_fires(session.namespace, key, _TIMES)
+                for tick, event_id in listings.last_fires(session.namespace, found["key"], TIMES)
             ),
-            tuple(running.get(key, ())),
+            tuple(found["sessions"]),
         )
-        for key, schedule in told.items()
+        for found in listings.schedules(session.namespace)
     ]
-    return sorted(rows, key=lambda row: (row.type, row.cron, row.key))
 
 
 def _next(schedule: dict[str, Any], now: datetime) -> list[datetime]:
     try:
-        return next_ticks(schedule["cron"], schedule["tz"], now, _TIMES)
+        return next_ticks(schedule["cron"], schedule["tz"], now, TIMES)
     except ConfigError:
         return []

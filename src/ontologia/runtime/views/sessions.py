@@ -63,12 +63,6 @@ def sessions(session: Session, *, before: str | None = None, limit: int = PAGE) 
     )
 
 
-def recorded_sessions(session: Session, *, limit: int = 1_000) -> list[SessionRow]:
-    """The sessions on record that were heard of last, without the number of their claims."""
-    rows = session.event_store.listings.sessions_heard(session.namespace, limit)
-    return [_session(row, {}) for row in rows]
-
-
 def _session(row: dict[str, Any], claims: dict[str, int]) -> SessionRow:
     stopped = row["stopped_at"]
     return SessionRow(

@@ -18,6 +18,7 @@ from ontologia.store.events.claims import ALL_TYPES
 Ask: TypeAlias = Callable[[str, dict[str, Any]], list[Any]]
 _PORTION = 500
 _MOST_WAITING = 10_000
+_SESSIONS = 1_000
 _LATEST = "9999"  # as text it is after every instant
 _CLAIM = (
     *("event_id", "handler_id", "session_id", "attempts", "last_error", "claimed_at"),
@@ -133,6 +134,20 @@ class Listings:
         oldest = "" if since is None else to_text(since)
         rows = self._database.all(self._sql["live_sessions"], {**place, "since": oldest})
         return self._sessions(rows)
+
+    def schedules(self, namespace: str) -> list[dict[str, Any]]:
+        """The schedules that the 1,000 sessions heard of last run or ran, each with those alive.
+
+        `key type payload priority cron tz sessions`, as the session that was heard of last says.
+        """
+        found: dict[str, dict[str, Any]] = {}
+        for row in self.sessions_heard(namespace, _SESSIONS):
+            alive = row["stopped_at"] is None and not row["is_dead"]
+            for schedule in row["metadata"].get("schedules", ()):
+                known = found.setdefault(schedule["key"], {**schedule, "sessions": []})
+                if alive:
+                    known["sessions"].append(row["session_id"])
+        return sorted(found.values(), key=lambda each: (each["type"], each["cron"], each["key"]))
 
     def held_claims(self, namespace: str, most: int) -> dict[str, int]:
         """How many claims each session holds now, of `most` that wait for a time at most."""
