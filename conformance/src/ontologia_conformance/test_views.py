@@ -541,6 +541,10 @@ def test_objects_are_listed_in_pages_and_filtered(shop: Session) -> None:
             cursor = page.next
 
     assert listed() == ["p0", "p1", "p2", "p3", "p4"]
+    assert listed(as_of=1) == ["p0", "p1", "p2", "p3", "p4"]
+    assert listed(as_of=0) == []
+    then = objects(shop, "entity", "Product", as_of=1, limit=1).rows[0]
+    assert (then.fields["price"], then.commit_id) == (0, 1)
     assert listed(order="price:desc") == ["p0", "p4", "p3", "p2", "p1"]
     assert listed(filters=[("price", "lt", "3")]) == ["p1", "p2"]
     assert listed(filters=[("price", "lt", "3")], as_of=1) == ["p0", "p1", "p2"]

@@ -117,19 +117,25 @@ class Contents:
             after = page[-1].key
 
     def page(
-        self, kind: str, name: str, as_of: int | None, after: ObjectKey | None
+        self,
+        kind: str,
+        name: str,
+        as_of: int | None,
+        after: ObjectKey | None,
+        most: int = _PAGE,
+        most_bytes: int = _PAGE_BYTES,
     ) -> list[StoredObject]:
         """The next of these objects, after this key; [] at the end.
 
-        At most 1,000, and few if they are large.
+        At most `most`, and fewer if they are larger than `most_bytes` together.
         """
         sql = self._sql[f"{kind}_page" if as_of is None else f"{kind}_page_at"]
         parts = _KEY[kind]
-        asked: dict[str, Any] = {"type": name, "most": _PAGE, **_span(as_of)}
+        asked: dict[str, Any] = {"type": name, "most": most, **_span(as_of)}
         asked |= dict(zip(parts, after or ("",) * len(parts), strict=True))
         return [
             StoredObject(tuple(key), fields, version or 1)
-            for *key, fields, version in self._tx.page(sql, asked, _PAGE_BYTES)
+            for *key, fields, version in self._tx.page(sql, asked, most_bytes)
         ]
 
 

@@ -16,7 +16,7 @@ from ontologia.runtime.stored import StoredTypes
 from ontologia.runtime.views.commits import Maker, makers
 from ontologia.runtime.views.paging import DEADLINE, PAGE, Count, Page, bounded, cursor, place
 from ontologia.schema.diff import field_changes
-from ontologia.schema.expression import Column, Compare, Path
+from ontologia.schema.expression import Column, Compare, In, Path
 from ontologia.schema.shape import Shape
 from ontologia.schema.stored import plain
 from ontologia.schema.typespec import TypeSpec
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _COUNTED = 1_000
 _LOOKED_BACK = 1_000  # versions of an object
 _RELATIONS = 20
+_ANY_SIZE = 2**62  # bytes: a page has as many objects as it shows
 _ENDS: tuple[tuple[Literal["left", "right"], Literal["left", "right"]], ...] = (
     ("left", "right"),
     ("right", "left"),
@@ -169,8 +170,9 @@ def objects(
 
     Each filter is a path, an operator and, unless it tests for null, a value: see
     `ontologia.query.words`. `order` is `field` or `field:desc`; then a page costs those before it,
-    too. Filters of fields without an index cost the objects that are looked at; a page that takes
-    longer than `seconds` raises ReadTimeoutError. NotFoundError if there is no such type.
+    too. Filters of fields without an index cost the objects that are looked at, and so do, as of a
+    commit, relations, anything that is filtered or ordered, and keys that came later; a page that takes longer than
+    `seconds` raises ReadTimeoutError. NotFoundError if there is no such type.
     """
     stored = StoredTypes.of(session)
     cls = stored.entity(type_name) if kind == "entity" else stored.relation(type_name)
@@ -181,16 +183,21 @@ def objects(
     query = query.where(*(words.condition(*each) for each in filters))
     if as_of is not None:
         query = query.as_of(as_of)
-    done = 0
+    done, after = 0, None
     if order is not None:
         query = query.order_by(words.order(order))
         done = 0 if before is None else max(0, place(before, int)[0])
         query = query.offset(done)
     elif before is not None:
-        query = query.where(
-            after_key(shape, place(before, *[str] * (1 if kind == "entity" else 3)))
-        )
+        after = place(before, *[str] * (1 if kind == "entity" else 3))
+        query = query.where(after_key(shape, after))
     with reading_within(seconds):
+        if kind == "entity" and as_of is not None and order is None and not filters:
+            # The keys first: a query of the past looks at every key of the type before its LIMIT.
+            with core_of(session).store.inventory.read() as contents:
+                page = contents.page(kind, type_name, as_of, after, limit + 1, _ANY_SIZE)
+            path = Path(shape.name, shape.key or "", "text", column="key")
+            query = query.where(In(path, tuple(each.key[0] for each in page)))
         found: list[Any] = query.limit(limit + 1).collect()
     rows = [_object(shape, each) for each in found]
     if len(rows) <= limit:
