@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -37,7 +37,7 @@ from ontologia.runtime.views.handlers import handlers
 from ontologia.runtime.views.later import deferred_events, schedules
 from ontologia.runtime.views.objects import FieldValue, object_, objects, types, versions
 from ontologia.runtime.views.overview import overview
-from ontologia.runtime.views.paging import Count
+from ontologia.runtime.views.paging import Count, cursor
 from ontologia.runtime.views.search import search
 from ontologia.runtime.views.sessions import live_sessions, sessions
 from ontologia.runtime.views.store import namespaces
@@ -247,6 +247,20 @@ def test_a_search_that_takes_too_long_says_how_far_it_came_and_goes_on(shop: Ses
     page = newest_events(shop, which, before=page.next, seconds=0)
     assert [each.event_id for each in page.rows] == [first]
     assert (page.next, page.searched_to) == (None, None)
+    later = EventFilter(since=datetime(2100, 1, 1, tzinfo=UTC))
+    assert newest_events(shop, later, seconds=0).searched_to is None  # there is nothing older
+
+
+@pytest.mark.req("NEW-201")
+def test_of_a_forgotten_handler_the_events_that_it_had_are_found(shop: Session) -> None:
+    [had] = place(shop, 1)
+    work(shop)
+    shop.event_store.forget("default", "pay")
+    place(shop, 2)
+
+    page = newest_events(shop, EventFilter(handler="pay"))
+
+    assert [(each.event_id, each.status) for each in page.rows] == [(had, "acked")]
 
 
 @pytest.mark.req("NEW-201")
@@ -429,6 +443,7 @@ def test_a_read_ends_at_its_deadline_and_the_session_goes_on(
     ask = inside_a_snapshot if inside else database.all
     with reading_within(0.05), pytest.raises(ReadTimeoutError):
         ask(ENDLESS)
+    ask(ENDLESS.replace("i > 0", "i < 100000"))
 
     place(shop, 1)
     assert len(newest_events(shop).rows) == 1
@@ -672,7 +687,9 @@ def test_commits_are_listed_newest_first_and_by_metadata(shop: Session) -> None:
     assert numbers == [4, 3, 2, 1]
     [handled] = commits(shop, metadata={"handler_id": "pay"}).rows
     assert (handled.commit_id, handled.by) == (1, "handler pay")
-    assert commits(shop, metadata={"event_id": event_id}).rows == (handled,)
+    of_event = {"event_id": event_id}
+    assert commits(shop, metadata=of_event).rows == (handled,)
+    assert commits(shop, metadata=of_event, before=second.next or cursor(1)).rows == ()
     detail = commit(shop, 2)
     assert (detail.before, detail.after, len(detail.delta.created)) == (1, 3, 1)
     with pytest.raises(NotFoundError):

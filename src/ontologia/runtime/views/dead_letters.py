@@ -22,7 +22,6 @@ _PORTION = 500
 _FRAME = re.compile(
     r'^  File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<function>.+)$', re.MULTILINE
 )
-_BLOCK = "Traceback (most recent call last):"
 _NOT_THE_USERS = re.compile(
     r"(^<frozen |[/\\](site|dist)-packages[/\\]|[/\\][Pp]ython3?[.\d]*[/\\][Ll]ib[/\\]"
     r"|[/\\]lib[/\\]python3\.|[/\\]ontologia[/\\](engine|runtime|commands|extensions|queues)[/\\])"
@@ -177,13 +176,12 @@ def raised_in(traceback: str | None) -> Frame | None:
     """The frame of the user's code that is nearest to the error; None if there is none.
 
     Frames of Python, of installed packages and of Ontologia are not the user's. Of an error with
-    causes the last traceback counts.
+    causes the last traceback that has one counts.
     """
     if traceback is None:
         return None
-    last = traceback.rpartition(_BLOCK)[2]
     found: Frame | None = None
-    for match in _FRAME.finditer(last):
+    for match in _FRAME.finditer(traceback):
         if _NOT_THE_USERS.search(match["file"]) is None:
             found = Frame(match["file"], int(match["line"]), match["function"])
     return found
