@@ -10,7 +10,7 @@ demo: $(READY)
 
 # One process more than there are cores: tests wait for processes that they start.
 PROCESSES ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
-PYTEST := $(BIN)/pytest -q -n $(PROCESSES) --dist worksteal
+PYTEST = $(AGAIN) $(BIN)/pytest -q -n $(PROCESSES) --dist worksteal
 
 test: $(READY)   # every requirement once
 	ONTOLOGIA_TEST_TIER=quick $(PYTEST)

@@ -11,6 +11,7 @@ from bench import machine
 from bench.goals import (
     actors,
     bucket,
+    changes,
     commands,
     events,
     http,
@@ -38,6 +39,7 @@ _PARTS: dict[str, Callable[[], Iterator[Figure]]] = {
     "postgres": postgres.figures,
     "kafka": kafka.figures,
     "bucket": bucket.figures,
+    "changes": changes.figures,
 }
 
 

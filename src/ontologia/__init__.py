@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from ontologia.delivery.dead_letter import EventDeadLetter
     from ontologia.delivery.retry import Discard, Retry
     from ontologia.delivery.schedule import Schedule
-    from ontologia.migration.upgraders import load_upgraders, upgrader
     from ontologia.runtime.async_session import AsyncSession, AsyncUnit, AsyncUnitOfWork
     from ontologia.runtime.context import HandlerContext
     from ontologia.runtime.handlers import on_event
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from ontologia.schema.event import Event
     from ontologia.schema.field import Field
     from ontologia.schema.relation import Relation, left, right
+    from ontologia.schema.upgraders import load_upgraders, upgrader
     from ontologia.store.events.store import EventStore
 
 __version__ = "0.1.0"
@@ -79,10 +79,10 @@ _HOMES = {
     "UnitOfWork": "runtime.unit",
     "later": "runtime.unit",
     "left": "schema.relation",
-    "load_upgraders": "migration.upgraders",
+    "load_upgraders": "schema.upgraders",
     "on_event": "runtime.handlers",
     "right": "schema.relation",
-    "upgrader": "migration.upgraders",
+    "upgrader": "schema.upgraders",
 }
 
 

@@ -32,6 +32,7 @@ OntologiaError
 ├── MigrationError
 │   ├── MigrationTokenError
 │   ├── MissingUpgraderError
+│   ├── NewerEventError          an event that a newer version of its class wrote
 │   └── UpgraderError            an upgrader raised, or gave what its type does not allow
 ├── CommandHandlerNotFound       nobody carries out commands of this name
 ├── DuplicateHandler             a command with two handlers
@@ -365,6 +366,19 @@ class MissingUpgraderError(MigrationError):
             hint=f'Write one: @upgrader("{type_name}", from_version={first}) on a function from the '
             f"old fields (a dict) to the new ones. If there is one, import its module "
             f"(--upgraders on the command line).",
+        )
+
+
+class NewerEventError(MigrationError):
+    """An event was written by a newer version of its class than this program has."""
+
+    def __init__(self, event_type: str, event_id: str, version: int, own: int) -> None:
+        self.event_type, self.event_id, self.version, self.own = event_type, event_id, version, own
+        super().__init__(
+            f"event {event_id} has version {version} of {event_type}, and this program's class is "
+            f"version {own}; the event waits for a newer program, which reads it at a later attempt",
+            hint="Deploy the program that has the newer class. If that came after the last attempt, "
+            "retry the dead letter.",
         )
 
 

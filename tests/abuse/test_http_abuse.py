@@ -20,7 +20,7 @@ import pytest
 
 from ontologia import OntologiaConfig, Session, codec
 from ontologia.commands import Env
-from ontologia.web import connection
+from ontologia.web import connection, serving
 from ontologia.web.bodies import MOST_VALUES
 from ontologia.web.serving import listen
 from ontologia_conformance.tiers import samples
@@ -301,15 +301,18 @@ def test_who_is_being_served_keeps_its_connection(uri):
 
 
 @pytest.mark.sampled
-def test_a_client_that_does_not_read_is_dropped(uri, monkeypatch):
+@pytest.mark.parametrize("answer", [40_000, BIG], ids=["little", "much"])
+def test_a_client_that_does_not_read_is_dropped(uri, monkeypatch, answer):
+    """Also if less is left than asyncio takes without a word, 64 KiB."""
     monkeypatch.setattr(connection, "WRITE_TIMEOUT", 0.1)
+    monkeypatch.setattr(serving, "_UNREAD", 4096)
     with (
         opened(uri) as env,
         served(env) as server,
         connected(address(server), samples(2)) as deaf,
     ):
         for each in deaf:
-            never_read(each, BIG)
+            never_read(each, answer)
 
         until(lambda: server.server_state.total_requests >= len(deaf))
         until(lambda: not server.server_state.connections)
@@ -469,6 +472,13 @@ def test_a_head_has_256_lines_and_not_one_more(uri, lines, status, newline):
     with opened(uri) as env, served(env) as server:
         assert answer_to(server, request) == b"HTTP/1.1 " + status
         assert answer_to(server, request[:1000], request[1000:]) == b"HTTP/1.1 " + status
+
+
+@pytest.mark.parametrize(("lines", "status"), [(256, b"200"), (257, b"400")])
+def test_a_trailer_has_256_lines_and_not_one_more(uri, lines, status):
+    request = CHUNKED + b'f\r\n{"payload": {}}\r\n0\r\n' + b"a: b\r\n" * lines + b"\r\n"
+    with opened(uri) as env, served(env) as server:
+        assert answer_to(server, request) == b"HTTP/1.1 " + status
 
 
 def test_other_connections_have_their_turn_after_16_kib(uri, monkeypatch):

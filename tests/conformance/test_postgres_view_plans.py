@@ -39,9 +39,9 @@ LARGE = {
     *("deferred_events", "entity_latest", "relation_latest", "incoming"),
 }
 STATEMENTS = (
-    *("live_sessions", "held_claims", "payloads_of", "letters_tracebacks", "count_dead_letters"),
+    *("sessions_heard", "held_claims", "payloads_of", "letters_tracebacks", "count_dead_letters"),
     *("load_ready", "load_claims", "load_arriving", "count_arriving", "operators_commits"),
-    *("waiting_id", "waiting_number", "last_fires", "named_namespaces", "scheduled_events"),
+    *("waiting_id", "waiting_number", "last_ticks", "named_namespaces", "scheduled_events"),
     *("count_some_entities", "count_some_relations", "select_dead_letters", "list_events_back"),
 )
 COUNTED = {"count_arriving": {"incoming"}}

@@ -12,6 +12,10 @@ from pathlib import Path
 import httpx
 
 from ontologia import OntologiaConfig, codec
+from ontologia.actors import adapter, client_timers, sockets
+from ontologia.runtime import async_session
+from ontologia.runtime.transfer import lines
+from ontologia.store.s3 import bucket
 from ontologia.web import app, bodies, connection, create_app, guard, serving
 from ontologia.web.problems import KINDS
 
@@ -41,30 +45,65 @@ def test_every_parameter_of_an_application_is_documented():
             assert eval(value) == parameters[name].default  # noqa: S307
 
 
+def limits_of(heading: str) -> str:
+    """The table of limits below a heading of SECURITY.md."""
+    [table] = re.findall(rf"^## {heading}\n(.*?)^## ", SECURITY, re.MULTILINE | re.DOTALL)
+    return table
+
+
 def test_every_limit_of_the_server_is_in_one_table():
-    [table] = re.findall(r"^## Limits of the server\n(.*?)^## ", SECURITY, re.MULTILINE | re.DOTALL)
+    table = limits_of("Limits of the server")
     parameters = inspect.signature(create_app).parameters
-    settings = OntologiaConfig.model_fields
+    settings = {name: field.default for name, field in OntologiaConfig.model_fields.items()}
     limits = {
-        "connections": f"{settings['max_connections'].default}, ",
-        "connections of one address": f"{settings['max_connections_per_peer'].default}",
+        "connections": f"{settings['max_connections']}, or what the limit on open files leaves: "
+        f"{serving._OTHER_FILES} are kept for other files, ",
+        "connections of one address": f"{settings['max_connections_per_peer']}; ",
+        "open files": "the limit of the process ",
         "head of a request": f"{guard._LONGEST_HEAD:,} bytes, {connection._MOST_LINES} lines, "
-        f"{connection.HEAD_TIMEOUT:g} seconds",
+        f"{connection.HEAD_TIMEOUT:g} seconds ",
+        "trailer after the chunks of a body": f"{serving._HEAD:,} bytes, {connection._MOST_LINES} lines ",
+        f"chunks of a body with fewer than {connection._SMALL_CHUNK} bytes": f"{connection._MOST_SMALL_CHUNKS:,} ",
         "body of a request": f"{parameters['max_body_bytes'].default:,} bytes, "
-        f"{parameters['body_timeout'].default:g} seconds",
-        "JSON of a body": f"{bodies.MOST_VALUES:,} values, {codec.MAX_DEPTH} levels",
-        f"bodies in memory, what each has beyond {bodies._SMALL:,} bytes": f"{app._MOST_BYTES:,} bytes",
-        "commands that run or wait for one of 16 threads": f"{app._MOST_AT_ONCE}",
-        "idle time between two requests": f"{serving._KEEP_ALIVE} seconds",
-        "time in which a client reads nothing of an answer": f"{connection.WRITE_TIMEOUT:g} seconds",
-        "time for clients when the server is stopped": "5 seconds",
+        f"{parameters['body_timeout'].default:g} seconds ",
+        "JSON of a body": f"{bodies.MOST_VALUES:,} values, {codec.MAX_DEPTH} levels, integers of "
+        f"{codec._INT_MAX.bit_length() + 1} bits ",
+        f"bodies of more than {bodies._SMALL:,} bytes that are decoded at the same time": "1 ",
+        f"bodies in memory, what each has beyond {bodies._SMALL:,} bytes": f"{app._MOST_BYTES:,} bytes ",
+        f"commands that run or wait for one of {async_session._THREADS} threads": f"{app._MOST_AT_ONCE} ",
+        "idle time between two requests": f"{serving._KEEP_ALIVE} seconds ",
+        "time in which a client reads nothing of an answer": f"{connection.WRITE_TIMEOUT:g} seconds ",
+        "lines of the log with the same complaint about clients": "1 a second ",
+        "time for clients when the server is stopped": f"{settings['shutdown_grace_ms'] // 1000} seconds ",
+        "time for commands after that": f"{settings['shutdown_command_grace_ms'] // 1000} seconds ",
     }
 
     for what, limit in limits.items():
         assert f"\n| {what} | {limit}" in table
-    assert f" {serving._OTHER_FILES} are kept for other files" in table
-    assert settings["shutdown_grace_ms"].default == 5_000
+    assert table.count("\n| ") == 1 + len(limits)
     assert serving._HEAD == guard._LONGEST_HEAD
+
+
+def test_every_limit_of_sockets_and_files_is_in_another_one():
+    table = limits_of("Limits of sockets and files")
+    mib = 2**20
+    limits = {
+        "clients of a socket": f"{sockets.MOST_CLIENTS} ",
+        "line of a client": f"{adapter.LINE_LIMIT // mib} MiB; on TCP the first one, with the token, "
+        f"{sockets._TOKEN_LINE_LIMIT:,} bytes ",
+        "requests of a client without an outcome, messages that actors are not done with": f"{adapter.MOST_IN_FLIGHT:,} "
+        f"each, and {adapter.MOST_BYTES // mib} MiB of messages ",
+        "bytes that wait for a client to read them": f"{sockets.MOST_WAITING // mib} MiB ",
+        "time in which a client reads nothing, or on TCP does not send its token": f"{sockets.STALL:g} seconds ",
+        "timers of a client, which end with its connection": f"{client_timers.MOST_TIMERS:,}, and "
+        f"{client_timers.MOST_TIMER_BYTES // mib} MiB of the commands that set them ",
+        "line of a file of `ontologia import`": f"{lines.LINE_LIMIT // mib} MiB ",
+        "object in the bucket of an event store": f"{bucket.LARGEST // mib} MiB ",
+    }
+
+    for what, limit in limits.items():
+        assert f"\n| {what} | {limit}" in table
+    assert table.count("\n| ") == 1 + len(limits)
 
 
 def test_the_shipping_of_the_howto_can_be_served_and_asked(tmp_path):

@@ -30,9 +30,12 @@ ID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 def test_everything_in_the_tutorial_happens_as_it_says(tmp_path):
     with Reader(tmp_path) as reader:
         for kind, before, text in parts(PAGE.read_text()):
-            if kind == "console":
+            reader.edits(before)
+            if kind == "console" and text.startswith("$ "):
                 for command, expected in commands(text):
                     reader.sees(command, expected)
+            elif kind == "console":
+                reader.hears(text.splitlines())
             elif kind == "toml":
                 (tmp_path / "ontologia.toml").write_text(text)
             elif kind == "python":
@@ -44,6 +47,7 @@ def test_everything_in_the_tutorial_happens_as_it_says(tmp_path):
 def test_the_programs_of_the_tutorial_pass_a_strict_type_check(tmp_path):
     reader = Reader(tmp_path)
     for kind, before, text in parts(PAGE.read_text()):
+        reader.edits(before)
         if kind == "python":
             reader.writes(before, text)
     programs = sorted(path for path in tmp_path.glob("*.py") if path.name != "test_library.py")
@@ -79,6 +83,7 @@ class Reader:
         self.ids = {}  # those on the page, and what they are here
         self.commands = 0
         self.server = None
+        self.worker = None
         self.address = ""
 
     def __enter__(self):
@@ -86,6 +91,9 @@ class Reader:
 
     def __exit__(self, error, *_):
         """Ctrl+C in the second terminal."""
+        if self.worker is not None:
+            self.worker.kill()
+            self.worker.communicate()
         if self.server is not None:
             self.server.send_signal(signal.SIGINT)
             with patience(self.server):
@@ -97,9 +105,13 @@ class Reader:
         path = self.folder / re.findall(r"`(\w+\.py)`", before)[-1]
         if path.exists():
             text = merged(path.read_text(), text)
-        if field := re.search(r"add `(author: .*?)` to", before):
-            text = text.replace("    title: ", f"    {field[1]}\n    title: ")
         path.write_text(text)
+
+    def edits(self, before):
+        """The field that the words before a block add to a class."""
+        if field := re.search(r"In `(\w+\.py)`, add `(author: .*?)` to", before):
+            path = self.folder / field[1]
+            path.write_text(path.read_text().replace("    title: ", f"    {field[2]}\n    title: "))
 
     def sees(self, command, expected):
         """The command shows this; its ids are the ones that the page means from here on."""
@@ -111,6 +123,12 @@ class Reader:
         if len(told) == len(here):
             self.ids |= dict(zip(told, here, strict=True))
 
+    def hears(self, expected):
+        """What the worker in the second terminal has said since, until Ctrl+C."""
+        worker, self.worker = self.worker, None
+        shown = self._until(worker, last_of(expected))
+        assert_shown(expected, re.sub(r" in [\d.]+s$", " in 1 s", shown, flags=re.MULTILINE), "run")
+
     def does(self, command, expected):
         command = re.sub(ID, lambda found: self.ids[found[0]], command)
         program, *words = shlex.split(command)
@@ -120,8 +138,12 @@ class Reader:
             words = [word.replace("http://127.0.0.1:8000", self.address) for word in words]
             return self._program([program, *words])
         assert program == "ontologia"
+        if words[0] == "run" and "^C" in expected:
+            return self._until(self._starts(words), last_of(expected))
         if words[0] == "run":
-            return self._worker(words, last_of(expected))
+            self.worker = self._starts(words)
+            with patience(self.worker):
+                return "".join(until(self.worker.stdout, "runs 3 handlers"))
         if words[0] == "serve":
             return self._serves(words)
         if "--token" in words:
@@ -154,10 +176,10 @@ class Reader:
             text=True,
         )
 
-    def _worker(self, words, last):
+    def _until(self, worker, last):
         """Until it has said this, and then Ctrl+C."""
         shown = ""
-        with self._starts(words) as worker, patience(worker):
+        with worker, patience(worker):
             for line in worker.stdout:
                 shown += line
                 if last in line:
@@ -183,6 +205,14 @@ def patience(process):
         yield
     finally:
         watchdog.cancel()
+
+
+def until(lines, words):
+    """The lines up to one that has these words."""
+    for line in lines:
+        yield line
+        if words in line:
+            return
 
 
 def last_of(expected):

@@ -18,6 +18,7 @@ from ontologia.runtime.session import core_of
 from ontologia.store.doctor import CHECKS, examine
 from ontologia.store.postgres.doctor import OWN
 from ontologia.store.sqlite.doctor import version
+from ontologia.testing import ManualClock
 from ontologia_conformance.backends import NAMES, POSTGRES, SQLITE
 from ontologia_conformance.schemas import Postgres
 from ontologia_conformance.test_event_check import BROKEN
@@ -369,8 +370,9 @@ def test_a_constraint_that_is_not_enforced_is_found(backend, unconstrained, foun
 @SQLITE
 def test_a_long_log_is_found(backend, store, found, path):
     with Session(store):  # which keeps the log
+        os.truncate(f"{path}-wal", 64 * 2**20)  # with a hole, which takes no room
         before = found()
-        os.truncate(f"{path}-wal", 64 * 2**20 + 1)  # with a hole, which takes no room
+        os.truncate(f"{path}-wal", 64 * 2**20 + 1)
         findings = found()
 
     assert before == []
@@ -421,13 +423,16 @@ def test_a_version_of_sqlite_that_loses_data_is_found():
 
 
 @POSTGRES
-def test_a_clock_that_is_off_is_found(backend, store, uri):
+def test_a_clock_that_is_off_by_more_than_a_tenth_of_a_lease_is_found(backend, store, uri):
     with Session(uri) as session:
-        core_of(session).clock.skew = 12.0
+        core_of(session).clock.skew = 3.0
+        within = list(examine(core_of(session).store, core_of(session).clock, session.config))
+        core_of(session).clock.skew = -3.1
         findings = list(examine(core_of(session).store, core_of(session).clock, session.config))
 
+    assert "clock_skew" not in [each.check for each in within]
     [skewed] = [each for each in findings if each.check == "clock_skew"]
-    assert skewed.what == "this machine's clock is 12.0 s behind the server's"
+    assert skewed.what == "this machine's clock is 3.1 s ahead of the server's"
 
 
 @POSTGRES
@@ -510,6 +515,19 @@ def test_dead_letters_are_told_by_namespace_and_handler_and_are_no_error(store, 
     ]
 
 
+def test_a_repair_does_not_count_attempts_from_before_an_operators_retry(store, run, sql):
+    with Session(store) as session:
+        session.commit(event=DoctorCalled(number=2))
+        session.run([decline], max_iterations=1)
+    assert run("events", "retry", "--all").exit_code == 0
+
+    done = run("doctor", "--repair")
+
+    assert sql("SELECT attempt FROM attempts WHERE handler_id = 'decline'") == [[0]] * 2
+    assert sql("SELECT attempts FROM event_claims WHERE handler_id = 'decline'") == [[0]] * 2
+    assert done.stdout.startswith("Nothing was to be repaired.")
+
+
 def test_the_remedy_for_events_that_nobody_consumes_deletes_those_alone(store, run, sql):
     with Session(store, namespace="my shop") as session:
         session.commit(event=DoctorIgnored(number=1))
@@ -535,6 +553,37 @@ def test_sessions_of_late_are_kept_by_a_repair(store, run, sql):
 
     assert done.stdout.startswith("Nothing was to be repaired.")
     assert sql("SELECT COUNT(*) FROM sessions WHERE session_id = 's'") == [[1]]
+
+
+SILENT = [
+    ("dead_sessions", timedelta(minutes=1), "UPDATE sessions SET metadata = '{}', last_heartbeat"),
+    ("unseen_consumers", timedelta(days=7), "UPDATE consumers SET last_seen_at"),
+    (
+        "abandoned_threads",
+        timedelta(minutes=1),
+        """UPDATE sessions SET metadata = '{"abandoned_threads": 1}', last_heartbeat""",
+    ),
+]
+
+
+@pytest.mark.req("NEW-045")
+@pytest.mark.parametrize(("check", "silence", "update"), SILENT, ids=[each[0] for each in SILENT])
+def test_who_was_silent_for_longer_than_the_settings_say_is_gone(
+    store, sql, check, silence, update
+):
+    """Threads of a process that is gone are no finding; it is one itself."""
+    last = datetime(2999, 1, 1, tzinfo=UTC)
+    with Session(store) as session:
+        core = core_of(session)
+        sql(f"{update} = '{to_text(last)}'")  # also of this session
+
+        def checks(late):
+            clock = ManualClock(last + silence + timedelta(microseconds=late))
+            return {each.check for each in examine(core.store, clock, core.config)}
+
+        found = [check in checks(late) for late in (0, 1)]
+
+    assert found == [check == "abandoned_threads", check != "abandoned_threads"]
 
 
 def test_each_finding_comes_with_a_remedy(store, run, sql):

@@ -464,16 +464,9 @@ def test_real_processes_read_beside_a_session_that_writes(uri, event_store):
     post(event_store, 1, 2)
     where = {**os.environ, "ONTOLOGIA_DATASTORE_URI": uri}
 
-    with event_store.transaction() as tx:
-        tx.one(event_store._sql["last_commit"])
-        for command in (
-            "list-namespaces",
-            "sessions",
-            "show",
-            "dead-letters",
-            "consumers",
-            "stats",
-        ):
+    for command in ("list-namespaces", "sessions", "show", "dead-letters", "consumers", "stats"):
+        with event_store.transaction() as tx:  # short enough for the server's limit on idle ones
+            tx.one(event_store._sql["last_commit"])
             done = subprocess.run(
                 [*ONTOLOGIA, "events", command, "--namespace", POST],
                 capture_output=True,
@@ -481,8 +474,8 @@ def test_real_processes_read_beside_a_session_that_writes(uri, event_store):
                 check=False,
                 env=where,
             )
-            assert done.returncode == 0, done.stderr
-            assert "\x1b" not in done.stdout
+        assert done.returncode == 0, done.stderr
+        assert "\x1b" not in done.stdout
 
 
 def test_a_terminal_gets_a_table_to_look_at(uri, event_store):

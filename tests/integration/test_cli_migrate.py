@@ -46,7 +46,7 @@ def in_cents(fields):
 @pytest.fixture
 def module(tmp_path, monkeypatch):
     """Write a module; its name."""
-    from ontologia.migration import upgraders
+    from ontologia.schema import upgraders
 
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(upgraders, "_registered", {})

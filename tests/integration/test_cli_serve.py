@@ -313,6 +313,8 @@ def test_what_cannot_be_served_is_said(store, folder, monkeypatch, arguments, co
 
     monkeypatch.syspath_prepend(folder)
     monkeypatch.delenv("ONTOLOGIA_TOKEN", raising=False)
+    # Were it served, this would wait for ever.
+    monkeypatch.setattr("ontologia.web.serving.Server.serve_forever", lambda _: None)
 
     asked = ["serve", *shlex.split(arguments), "--datastore-uri", store]
     done = CliRunner().invoke(app, asked if "--port" in arguments else [*asked, "--port", "0"])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import logging
 import re
 import signal
@@ -232,6 +233,7 @@ def test_others_and_newer_events_run_before_an_event_that_hangs_is_tried_again(
     handler = {"function": function, "coroutine": coroutine, "renewed": renewed}[kind]
     with running(session, [handler, read], workers=workers):
         until(lambda: done == {2, -1})
+        until(lambda: attempts(session, ValveTurned, 1))  # another worker may have done them before
         trap.let_go()
 
     assert [attempt for number, attempt in calls if number == 1] == [1]
@@ -548,6 +550,41 @@ def test_a_coroutine_that_timed_out_says_what_it_awaited(session, clock):
     names = re.findall(r"line \d+, in (\w+)", where)
     assert names == ["turn_valve", "wait_for_ever", "wait"], where
     assert "    await wait_for_ever()\n" in where
+
+
+def test_a_coroutine_that_another_one_kept_from_being_called_says_where_that_was(
+    session, clock, trap, monkeypatch
+):
+    monkeypatch.setattr(watchdog, "_CLEANING_UP", PATIENCE)  # no other event loop takes over
+    started = []
+
+    @on_event(ValveTurned, name="turn", timeout=0.2, max_attempts=1)
+    async def turn_valve(ctx):
+        trap.hang()
+
+    @on_event(PumpStarted, name="start", timeout=0.2, max_attempts=1)
+    async def start_pump(ctx):
+        started.append(ctx.event.number)
+
+    turn(session, 1)
+    with running(session, [turn_valve, start_pump], workers=2):
+        until(lambda: session.event_store.list_dead_letters("default"))
+        with session.unit() as unit:
+            unit.commit(event=PumpStarted(number=1))
+        until(lambda: len(trap.calls) == 2)
+        clock.advance(seconds=1)
+        until(lambda: len(session.event_store.list_dead_letters("default")) == 2)
+        trap.let_go()
+        [late] = [each for each in trap.calls.values() if each.consumer.name == "start"]
+        # Python would warn of a coroutine that is not awaited.
+        until(lambda: inspect.getcoroutinestate(late.coroutine._awaited) == inspect.CORO_CLOSED)
+        assert late.coroutine.ended, "its event loop would count as blocked for ever"
+
+    assert started == [], "it was called after its timeout"
+    [attempt] = attempts(session, PumpStarted, 1)
+    text, where = attempt["traceback"].split("\nThe event loop was here:\n")
+    assert text.endswith("s, since another coroutine blocks the event loop"), text
+    assert re.findall(r"line \d+, in (\w+)", where)[:2] == ["turn_valve", "hang"], where
 
 
 @pytest.mark.parametrize("kind", ["function", "coroutine"])

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from ontologia import Event, OntologiaConfig
+from ontologia.clock import to_text
 from ontologia.store.events.store import EventStore
 from ontologia.store.open import open_event_store
 from ontologia.testing import ManualClock
 from ontologia_conformance.event_world import (
     LOST,
     POST,
+    POSTED,
     ParcelLost,
     ParcelPosted,
     claim,
     post,
 )
 from tests.plans.test_query_plans import Watch
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -49,9 +53,20 @@ ASKED: dict[str, Callable[[EventStore], object]] = {
     "one type": lambda s: list(s.listings.newest(POST, 5, event_type=LOST)),
     "old of one type": lambda s: s.retention.count_old(POST, timedelta(0), event_type=LOST),
     "figures": lambda s: s.activity.stats(POST, timedelta(minutes=1)),
+    "what a deployment meets": lambda s: (
+        *s.backlog.retained(POST, ["new"], LOST),
+        *s.backlog.waiting(POST, ["ship", "lose"], POSTED),
+        *s.backlog.dead(POST, ["ship"], POSTED),
+        *s.backlog.deferred(POST, POSTED),
+        s.backlog.count_retained(POST, ["new"], LOST),
+        s.backlog.longest_attempt(POST),
+        s.backlog.last_fires(POST),
+        s.listings.live_sessions(),
+    ),
 }
 
 
+@pytest.mark.req("NEW-167")
 @pytest.mark.parametrize("asked", ASKED)
 def test_what_operators_ask_costs_nothing_for_events_that_others_have_finished(
     store: EventStore, watch: Watch, clock: ManualClock, asked: str
@@ -68,5 +83,33 @@ def test_what_operators_ask_costs_nothing_for_events_that_others_have_finished(
     few = steps()
 
     finish(store, 300)
+
+    assert steps() <= 1.2 * few
+
+
+@pytest.mark.req("NEW-167")
+def test_the_last_tick_of_a_schedule_costs_nothing_for_those_before(
+    store: EventStore, watch: Watch
+) -> None:
+    def fire(schedule: str, *ticks: int) -> None:
+        with store.transaction() as tx:
+            for tick in ticks:
+                row = store.log.given_row(ParcelLost(number=tick), POST)
+                store.log.fire(tx, row, schedule, to_text(START + timedelta(hours=tick)))
+
+    def steps() -> int:
+        with watch.at():
+            found = store.backlog.last_fires(POST)
+        assert [(each.key, each.tick) for each in found] == [
+            ("a", START + timedelta(hours=400)),
+            ("b", START + timedelta(hours=2)),
+        ]
+        return int(watch.steps)
+
+    fire("a", 400)
+    fire("b", 1, 2)
+    few = steps()
+
+    fire("a", *range(300))
 
     assert steps() <= 1.2 * few

@@ -376,17 +376,22 @@ def test_what_somebody_else_wrote_into_the_bucket_holds_nothing_up(
 ) -> None:
     monkeypatch.setattr(bucket_module, "LARGEST", 10_000)
     claim(store)
-    unreadable, broken, huge, sound = post(store, 1, 2, 3, 4)
+    unreadable, broken, huge, long, sound = post(store, 1, 2, 3, 4, 5)
     for noise in ("x", "!!", "1-2!a!b", "2147483547-20260101000000000000!a"):
         bucket.put(f"{POST}/unfinished/{noise}", b"noise")
     bucket.put(f"{POST}/claims/{encoded(unreadable)}/ship.json", b"{}")
     bucket.put(f"{POST}/events/{broken}.json", b'{"id": 1}')
     bucket.put(f"{POST}/events/{huge}.json", b"x" * 10_001)
+    stored = bucket.get(f"{POST}/events/{long}.json")
+    assert stored is not None
+    past_64_bits = stored.body.replace(b'"number":4', b'"number":%d' % 2**64)
+    bucket.put(f"{POST}/events/{long}.json", past_64_bits)
 
-    assert numbers(claim(store)) == [4]
+    assert numbers(claim(store)) == [5]
 
     letters = {each["event_id"]: each["last_error"] for each in store.list_dead_letters(POST)}
-    assert letters.keys() == {broken, huge}
+    assert letters.keys() == {broken, huge, long}
+    assert letters[long] == letters[broken], "its payload is no event's, and no float's"
     assert "cannot be read" in caplog.text
     assert store.check() == [f"claim that cannot be read: {unreadable} of ship"]
     assert claim_of(store, sound)["session_id"] == "s1"

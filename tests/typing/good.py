@@ -29,6 +29,7 @@ from ontologia import (
     left,
     on_event,
     right,
+    upgrader,
 )
 from ontologia.actors import Actor, ActorLoop, Capability, Message
 from ontologia.commands import Command, DomainEvent, DomainModel, Env, RecordSet, api
@@ -93,6 +94,20 @@ class Bought(Relation[Client, Product], name="Subscription"):
 
 class ClientCame(Event, name="client.came"):
     client: Field[str]
+
+
+class ClientLeft(Event, name="client.left", version=2, formerly=["client.gone"]):
+    client: Field[str]
+
+
+@upgrader(ClientLeft, from_version=1)
+def with_client(fields: dict[str, Any]) -> dict[str, Any]:
+    return fields | {"client": fields.pop("id")}
+
+
+@upgrader(Client, from_version=1)
+def with_tier(fields: dict[str, Any]) -> dict[str, Any]:
+    return fields | {"tier": "gold"}
 
 
 def as_pydantic() -> None:

@@ -200,6 +200,19 @@ def test_what_reads_as_it_is_wanted_is_not_written(tool, sql):
 
 
 @pytest.mark.req("NEW-140")
+def test_a_difference_across_versions_is_that_of_objects_with_the_defaults(open_session, tool):
+    """Also for a program that does not know the type."""
+    after = entity(size=int, tier=(str, Field(default="basic")))
+    session = tool(entity(size=int), after, size=1)
+    apply(session)
+    session.ensure(after(id="a", size=5))
+    session.commit()
+
+    for each in (session, open_session()):
+        assert each.diff(1, 2).updated[0].fields == {"size": (1, 5)}
+
+
+@pytest.mark.req("NEW-140")
 def test_an_object_of_an_older_version_conflicts_like_any_other(open_session, tool):
     Tool = entity(size=(int, Field(default=7)))
     session = tool(entity(), Tool)

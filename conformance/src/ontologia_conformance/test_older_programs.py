@@ -313,6 +313,26 @@ def test_what_is_breaking_or_has_an_upgrader_is_not_applied_at_the_start(open_se
 
 
 @pytest.mark.req("NEW-143")
+def test_an_old_program_that_starts_once_more_does_not_take_a_type_back(open_session):
+    old = open_session(entity_types=[Old])
+    old.ensure(Old(id="a", size=1))
+    old.commit()
+    Later = entity(size=int, note=(str, Field(default="")), more=int)
+    step = {("Tool", 1): lambda fields: fields | {"more": 7}}
+    new = open_session(entity_types=[Later], upgraders=step)
+    new.migrate(dry_run=False, force=True)
+
+    again = open_session(entity_types=[Old], settings=COMPATIBLE)
+
+    again.ensure(Old(id="b", size=1))
+    with pytest.raises(SchemaOutdatedError):
+        again.commit()
+    new.ensure(Later(id="b", size=1, more=2))
+    new.commit()
+    assert new.one(Later, "a").more == 7
+
+
+@pytest.mark.req("NEW-143")
 def test_programs_that_start_together_make_one_version(open_session, sql):
     old = open_session(entity_types=[Old])
     old.ensure(Old(id="a", size=1))

@@ -19,9 +19,9 @@ from ontologia.errors import (
     StateConflictError,
     UniqueViolationError,
 )
-from ontologia.migration import upgraders
 from ontologia.runtime.stored import StoredTypes
 from ontologia.runtime.transfer import export_state, import_state
+from ontologia.schema import upgraders
 
 Open = Callable[..., Session]
 

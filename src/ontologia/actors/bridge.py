@@ -174,9 +174,7 @@ def _event_row(session: Session, data: EventData, message: Message) -> EventRow:
         row = log.untyped_row(type, payload, session.namespace, dedup_key=data.dedup_key)
     else:
         event = event_of(cls, payload)
-        unknown = sorted(
-            set(data.payload) - set(codec.decode_stored(cls.__shape__.dump(vars(event))))
-        )
+        unknown = sorted(set(data.payload) - set(cls.__event_fields__))
         if unknown:
             raise InvalidValueError(f"{type} has no field {unknown[0]!r}")
         row = log.row(event, session.namespace, Lineage(), dedup_key=data.dedup_key)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ontologia.cli.call import Call, core_of
 from ontologia.cli.operator import Reason, record
-from ontologia.cli.output import harmless, say, show_json
+from ontologia.cli.output import harmless, progress, say, show_json
 
 if TYPE_CHECKING:
     from ontologia.runtime.session import Session
@@ -51,9 +50,9 @@ def doctor(
 def _found(session: Session) -> Generator[Finding]:
     from ontologia.store.doctor import examine
 
-    with _progress() as progress:
+    with progress("looking for:") as told:
         core = core_of(session)
-        yield from examine(core.store, core.clock, core.config, progress)
+        yield from examine(core.store, core.clock, core.config, told)
 
 
 def _repair(call: Call, session: Session, reason: str | None) -> None:
@@ -105,16 +104,3 @@ def _print(finding: Finding) -> None:
     console = Console(soft_wrap=True)
     console.print(line)
     console.print(Text(harmless(f"        {finding.remedy}"), style="dim"))
-
-
-@contextmanager
-def _progress() -> Generator[Callable[[str], None]]:
-    """What is looked at, for eyes on a terminal; it takes a while on a large store."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda _: None
-        return
-    with console.status("") as status:
-        yield lambda what: status.update(f"looking for: {what}")

@@ -3,8 +3,9 @@
 A module here may import nothing but Typer at its top: what a command needs, it imports when it
 runs, so that `--help` and every other command need not wait for it.
 
-Exit codes: 0 done, 1 an error, 2 a command that was not understood, 3 a schema that does not fit, 4
-not found, 5 the database, 6 a conflict with somebody else, 130 interrupted, 141 nobody reads on.
+Exit codes: 0 done, 1 an error, 2 a command that was not understood, 3 a schema that does not fit, or
+what `preflight` found would break, 4 not found, 5 the database, 6 a conflict with somebody else, 130
+interrupted, 141 nobody reads on.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from ontologia.cli import (
     extensions,
     info,
     migrate,
+    preflight,
     query,
     relay,
     run,
@@ -58,6 +60,7 @@ app.command("info")(info.info)
 app.command("init")(info.init)
 app.command("intake")(relay.intake)
 app.command("migrate")(migrate.migrate)
+app.command("preflight")(preflight.preflight)
 app.command("relay")(relay.relay)
 app.command("run")(run.run)
 app.command("serve")(serve.serve)

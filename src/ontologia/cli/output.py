@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
@@ -27,6 +28,19 @@ _PAGE = 500  # rows of one table on a terminal: its columns are as wide as the w
 def say(text: str) -> None:
     """A line for a reader; what is in it of others is harmless."""
     typer.echo(harmless(text))
+
+
+@contextmanager
+def progress(verb: str) -> Generator[Callable[[str], None]]:
+    """What is being done, for eyes on a terminal; it takes a while on a large store."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    with console.status("") as status:
+        yield lambda what: status.update(f"{verb} {what}")
 
 
 def show_json(value: Any, *, indent: bool = False) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 
+from ontologia import codec
 from ontologia.errors import ConfigError, ConfigTypeError, shown
-from ontologia.schema.event import Event, payload_of
+from ontologia.schema.event import Event, payload_of, types_of
 
 _FIELDS = 5
 
@@ -50,13 +51,22 @@ class Schedule:
     @property
     def key(self) -> str:
         """What makes two schedules the same one to all sessions: event, priority, cron and zone."""
-        parts = (type(self.event).__event_type__, payload_of(self.event), str(self.event.priority))
-        text = "\n".join((*parts, " ".join(self.cron.split()), self.tz or ""))
-        return hashlib.sha256(text.encode()).hexdigest()[:32]
+        return self.keys[0]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Its key, and those that it had under former types of the event's class.
+
+        The version of that class makes no difference where the fields are the same.
+        """
+        fields = codec.encode_checked(type(self.event).__shape__.encode(vars(self.event)))
+        rest = (fields, str(self.event.priority), " ".join(self.cron.split()), self.tz or "")
+        texts = ("\n".join((each, *rest)) for each in types_of(type(self.event)))
+        return tuple(hashlib.sha256(text.encode()).hexdigest()[:32] for text in texts)
 
     def next_after(self, instant: datetime) -> datetime | None:
         """The first tick after this instant, in UTC; None if there is never another."""
-        return _next(self.cron, self._zone, instant)
+        return next_tick(self.cron, instant, self._zone)
 
     def described(self) -> dict[str, Any]:
         """What the row of a session says of it."""
@@ -76,14 +86,15 @@ def next_ticks(cron: str, tz: str | None, after: datetime, number: int) -> list[
     ConfigError if this machine does not know the zone.
     """
     zone, found = _zone(tz), list[datetime]()
-    tick = _next(cron, zone, after)
+    tick = next_tick(cron, after, zone)
     while tick is not None and len(found) < number:
         found.append(tick)
-        tick = _next(cron, zone, tick)
+        tick = next_tick(cron, tick, zone)
     return found
 
 
-def _next(cron: str, zone: ZoneInfo, instant: datetime) -> datetime | None:
+def next_tick(cron: str, instant: datetime, zone: tzinfo = UTC) -> datetime | None:
+    """The first time after this instant at which a cron expression fires, in UTC; None if never."""
     for tick in CronSim(cron, instant.astimezone(zone)):
         found: datetime = tick.astimezone(UTC)
         # In the hour that a day has twice, the first one is found from within the second.

@@ -9,8 +9,9 @@ from __future__ import annotations
 import concurrent.futures
 import sys
 import threading
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from contextvars import ContextVar
 from traceback import FrameSummary, StackSummary, extract_stack
 from types import CoroutineType, FrameType, GeneratorType
@@ -39,14 +40,19 @@ class Coroutines:
         self._running: dict[int, Running] = {}
         """By the thread that waits for it."""
 
-    def run(self, awaitable: Awaitable[Any]) -> None:
-        """Run to the end; whatever it raises is raised here. An interrupt here cancels it."""
+    def run(self, awaitable: Awaitable[Any], begin: Callable[[], object] = lambda: None) -> None:
+        """Run to the end; whatever it raises is raised here. An interrupt here cancels it.
+
+        `begin` is called first, in the task.
+        """
         import asyncio
 
         with self._lock:  # the loop is not left in between
-            running = Running(self._started())
+            loop = self._started()
+            thread = None if self._thread is None else self._thread.ident
+            running = Running(awaitable, loop, thread)
             future = running.future = asyncio.run_coroutine_threadsafe(
-                running.to_its_end(awaitable), running.loop
+                running.to_its_end(awaitable, begin), loop
             )
         self._running[threading.get_ident()] = running
         try:
@@ -56,7 +62,7 @@ class Coroutines:
         except _Exit as exit:
             raise exit.error from None
         except BaseException:
-            future.cancel()
+            running.cancel()
             raise
         finally:
             self._running.pop(threading.get_ident(), None)
@@ -105,11 +111,17 @@ class Coroutines:
 class Running:
     """A coroutine on an event loop, that a thread waits for."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, awaitable: Awaitable[Any], loop: asyncio.AbstractEventLoop, thread: int | None
+    ) -> None:
+        """`thread` is that of the event loop, if it is known."""
         self.loop = loop
         self.future: Future[Any] | None = None
-        self._awaited: Awaitable[Any] | None = None
-        self._thread = 0
+        self._awaited: Awaitable[Any] | None = awaitable
+        self._thread = thread or 0
+        self._dropped = False
+        self.begun = False
+        """Whether it was called; it is not while another one keeps the event loop from going on."""
         self.ended = False
         """Whether it has come to its end; the thread does not wait for one that was cancelled."""
 
@@ -117,19 +129,31 @@ class Running:
         """Cancel it, and end the wait of the thread."""
         if self.future is not None:
             self.future.cancel()
+        with suppress(RuntimeError):  # the event loop is closed
+            self.loop.call_soon_threadsafe(self._drop)
+
+    def _drop(self) -> None:
+        """On the event loop: do not call what was cancelled before it was called."""
+        if not self.begun:
+            self._dropped = self.ended = True
+            if isinstance(self._awaited, CoroutineType):
+                self._awaited.close()  # Python would warn of one that is not awaited
 
     def stack(self) -> list[FrameSummary]:
-        """Where it is: what each coroutine awaits, or where it keeps its event loop from going on."""
+        """Where it is: what each coroutine awaits, or where its event loop is kept from going on."""
         waiting = _frames(self._awaited)
-        if any(running for _, running in waiting):
+        if not self.begun or any(running for _, running in waiting):
             return stack_of(self._thread)
         return StackSummary.extract((frame, frame.f_lineno) for frame, _ in waiting)
 
-    async def to_its_end(self, awaitable: Awaitable[Any]) -> Any:
+    async def to_its_end(self, awaitable: Awaitable[Any], begin: Callable[[], object]) -> None:
         """Await it."""
-        self._awaited, self._thread = awaitable, threading.get_ident()
+        if self._dropped:
+            return
+        self.begun, self._thread = True, threading.get_ident()
+        begin()
         try:
-            return await awaitable
+            await awaitable
         except (SystemExit, KeyboardInterrupt) as error:
             raise _Exit(error) from error
         finally:

@@ -84,5 +84,6 @@ class Scheduler:
     def _fire(self, schedule: Schedule, tick: datetime) -> bool:
         lineage = Lineage(source=f"schedule:{schedule.cron}")
         row = self._events.log.row(schedule.event, self._namespace, lineage)
+        key, *former = schedule.keys
         with self._events.transaction() as tx:
-            return self._events.log.fire(tx, row, schedule.key, to_text(tick))
+            return self._events.log.fire(tx, row, key, to_text(tick), former)

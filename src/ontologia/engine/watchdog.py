@@ -231,16 +231,24 @@ class Watchdog:
     def _write(self, call: Call, stack: list[FrameSummary]) -> None:
         consumer, claim = call.consumer, call.claim
         seconds = round(time.monotonic() - call.began, 3)
-        error = TimeoutError(f"still running after {seconds:g} s")
+        began = call.coroutine is None or call.coroutine.begun
+        if began:
+            hangs, whose = f"still running after {seconds:g} s", "It"
+        else:
+            hangs = (
+                f"not called within {seconds:g} s, since another coroutine blocks the event loop"
+            )
+            whose = "The event loop"
+        error = TimeoutError(hangs)
         if where := "".join(format_list(stack)).rstrip():
-            error.add_note(f"It was here:\n{where}")
+            error.add_note(f"{whose} was here:\n{where}")
         if call.coroutine is None:
             became = "another thread goes on in place of its own"
         else:
             became = "it is cancelled"
         log.error(
-            "event %s (%s): %s still runs after %g s; %s",
-            *(claim.event.id, claim.event.type, claim.handler_id, seconds, became),
+            "event %s (%s): %s is %s; %s",
+            *(claim.event.id, claim.event.type, claim.handler_id, hangs, became),
         )
         self._fail(consumer, claim, Failure(describe_error(error), error, "timed out", lapsed=True))
 

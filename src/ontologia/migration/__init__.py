@@ -4,8 +4,8 @@
 from ontologia.migration.plan import MigrationPreview, MigrationResult
 from ontologia.migration.plan import compute_migration_token as _compute_migration_token
 from ontologia.migration.plan import compute_plan_hash as _compute_plan_hash
-from ontologia.migration.upgraders import chain_upgraders as _chain_upgraders
-from ontologia.migration.upgraders import load_upgraders, upgrader
+from ontologia.schema.upgraders import chain_upgraders as _chain_upgraders
+from ontologia.schema.upgraders import load_upgraders, upgrader
 
 __all__ = [
     "MigrationPreview",

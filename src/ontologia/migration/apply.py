@@ -23,13 +23,13 @@ from ontologia.migration.plan import (
     compute_migration_token,
     compute_plan_hash,
 )
-from ontologia.migration.upgraders import Upgrader
 from ontologia.migration.versions import TypeVersions, decode_fields, upgrade
 from ontologia.query.aggregates import count
 from ontologia.query.question import Question
 from ontologia.schema.diff import TypeDiff
 from ontologia.schema.registry import Registry
 from ontologia.schema.shape import Shape
+from ontologia.schema.upgraders import Upgrader
 from ontologia.store.protocol import Store
 from ontologia.store.rows import ObjectKey, RawChange, TypeKey
 from ontologia.store.unique import Duplicates, find_duplicates
@@ -113,11 +113,18 @@ class Migration:
     def apply_compatible(self, owner_id: str, metadata: dict[str, Any]) -> MigrationResult:
         """Apply the compatible changes that need no object to be read, and leave the others.
 
-        Programs that are started together may all do that; the first one does.
+        Programs that are started together may all do that; the first one does. A class that an
+        earlier version of its type had is left, too: an old program that starts once more does not
+        take the type back.
         """
         while True:
-            diffs = [diff for diff in self._plan()[0] if self._leaves(diff)]
-            diffs = [diff for diff in diffs if not diff.made_unique]
+            diffs = [
+                diff
+                for diff in self._plan()[0]
+                if self._leaves(diff)
+                and not diff.made_unique
+                and not self._versions.was_current(self._shape(diff))
+            ]
             if not diffs:
                 return MigrationResult([], {}, None)
             try:

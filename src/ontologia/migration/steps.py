@@ -21,8 +21,8 @@ class Filling:
 
     spec: TypeSpec
     """The later version."""
-    fills: dict[str, str]
-    """What is put where a field is missing, as JSON."""
+    fills: tuple[tuple[str, Any, str | None], ...]
+    """What is put where a field is missing: name, value, and its JSON if each object needs its own."""
     removed: bool
     """Whether fields were removed in between."""
     widened: tuple[str, ...]
@@ -35,9 +35,9 @@ class Filling:
 
     def __call__(self, fields: Fields) -> Fields:
         """The fields of the later version. The dict that is given may be changed."""
-        for name, text in self.fills.items():
+        for name, value, own in self.fills:
             if name not in fields:
-                fields[name] = codec.decode_stored(text)
+                fields[name] = value if own is None else codec.decode_stored(own)
         if self.removed:
             fields = {name: value for name, value in fields.items() if name in self.spec.fields}
         return fields
@@ -115,13 +115,16 @@ class Steps:
     def filling(self, first: int, last: int) -> Filling:
         """How objects of one version are read as those of a later one; see `covers`."""
         before, after = self._specs[first], self._specs[last]
-        merged: dict[str, str] = {}
+        merged: dict[str, Any] = {}
         for version in range(first, last):
-            for name, value in self.fills[version].items():
-                merged[name] = codec.encode(value)
+            merged |= self.fills[version]
         return Filling(
             after,
-            {name: text for name, text in merged.items() if name in after.fields},
+            tuple(
+                (name, value, codec.encode(value) if isinstance(value, list | dict) else None)
+                for name, value in merged.items()
+                if name in after.fields
+            ),
             not after.open and bool(before.fields.keys() - after.fields.keys()),
             tuple(
                 name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,20 +17,23 @@ from ontologia.errors import (
     UpgraderError,
 )
 from ontologia.migration.steps import Filling, Steps
-from ontologia.migration.upgraders import (
+from ontologia.schema.diff import TypeDiff, diff_specs
+from ontologia.schema.event import Event, event_class, types_of
+from ontologia.schema.registry import Registry
+from ontologia.schema.shape import Shape
+from ontologia.schema.typespec import TypeSpec, spec_of
+from ontologia.schema.upgraders import (
     Upgrader,
     UpgraderKey,
+    beyond,
     chain_upgraders,
     find,
     registered,
 )
-from ontologia.schema.diff import TypeDiff, diff_specs
-from ontologia.schema.registry import Registry
-from ontologia.schema.shape import Shape
-from ontologia.schema.typespec import TypeSpec, spec_of
 from ontologia.store.protocol import StateReader, Store, Transaction
 from ontologia.store.rows import ObjectKey, StoredType, TypeKey
 
+log = logging.getLogger(__name__)
 Load = Callable[[ObjectKey, dict[str, Any]], dict[str, Any]]
 
 
@@ -62,7 +66,8 @@ class TypeVersions:
         self._runtime_id = runtime_id
         self._own = dict(upgraders)
         self._specs: dict[TypeKey, tuple[TypeSpec, str]] = {}
-        self._loaders: dict[TypeKey, dict[int, Load | None]] = {}
+        self._loaders: dict[tuple[str, str, int], Load | None] = {}
+        self._fillings: dict[tuple[str, str, int, int], Filling | None] = {}
         self._standing: dict[TypeKey, _Standing] = {}
         self._older: dict[TypeKey, _Standing] = {}
         self.fills: Mapping[TypeKey, Mapping[str, str]] = {}
@@ -78,6 +83,40 @@ class TypeVersions:
         self._own.update(upgraders)
         self.forget()
 
+    @property
+    def upgraders(self) -> Mapping[UpgraderKey, Upgrader]:
+        """Those of this session, also such as are added later."""
+        return self._own
+
+    def check_event(self, cls: type[Event]) -> None:
+        """Whether an event class and its upgraders fit together.
+
+        MissingUpgraderError for a gap between them, DefinitionError for one that leads past the
+        version of the class, MigrationError if a type of objects has the name, too.
+        """
+        own, steps = cls.__event_version__, set[int]()
+        for key in registered() | self._own:
+            name = key[-2]
+            if name not in types_of(cls) or (len(key) == 3 and key[0] != "event"):
+                continue
+            if len(key) == 2 and (
+                self._registry.find("entity", name) or self._registry.find("relation", name)
+            ):
+                if own == 1:
+                    continue  # it is not for the event, which needs none
+                self._check_ambiguous(name, "event")
+            steps.add(key[-1])
+        if steps and (last := max(steps)) >= own:
+            raise beyond(cls, last)
+        if steps and (gaps := sorted(set(range(min(steps), own)) - steps)):
+            raise MissingUpgraderError(cls.__event_type__, gaps, reading=True)
+        if own > 1 and not steps:
+            log.warning(
+                "%s is version %d and has no upgraders: an event of an older version that still "
+                "waits becomes a dead letter. If there are upgraders, import their module",
+                *(cls.__name__, own),
+            )
+
     def runs_code(self, key: TypeKey) -> bool:
         """Whether functions of the program see stored fields of a type when some are set."""
         return self.shape(key).has_validators or any(
@@ -86,20 +125,27 @@ class TypeVersions:
 
     def chain(self, shape: Shape, from_version: int, to_version: int) -> Upgrader:
         """All steps between two versions of a type; MissingUpgraderError names those missing."""
-        both = self._registry.find("entity", shape.name) and self._registry.find(
-            "relation", shape.name
-        )
         known = registered() | self._own
-        if both and any(len(key) == 2 and key[0] == shape.name for key in known):
-            raise MigrationError(
-                f"an upgrader for {shape.name} could mean the entity or the relation of that name",
-                hint=f'Say which: @upgrader("{shape.name}", from_version=..., kind="entity").',
-            )
+        if any(len(key) == 2 and key[0] == shape.name for key in known):
+            self._check_ambiguous(shape.name, shape.kind)
         steps = self.steps(shape)
         for version in steps.fills:
             if steps.has(version + 1):
                 known[shape.kind, shape.name, version] = steps.filling(version, version + 1)
         return chain_upgraders(known, shape.name, from_version, to_version, shape.kind)
+
+    def _check_ambiguous(self, name: str, kind: str) -> None:
+        """MigrationError if a type of another kind has the name as well."""
+        kinds = [each for each in ("entity", "relation") if self._registry.find(each, name)]
+        event = event_class(name)
+        if event is not None and event.__event_version__ > 1:
+            kinds.append("event")
+        others = [each for each in kinds if each != kind]
+        if others:
+            raise MigrationError(
+                f"an upgrader for {name} could mean the {kind} or the {others[0]} of that name",
+                hint=f'Say which: @upgrader("{name}", from_version=..., kind="{kind}").',
+            )
 
     def steps(self, shape: Shape) -> Steps:
         """The steps of a type that write no object anew.
@@ -115,6 +161,26 @@ class TypeVersions:
     def has_upgrader(self, shape: Shape, version: int) -> bool:
         """Whether the program has an upgrader for the step from this version of a type."""
         return find(registered() | self._own, shape.kind, shape.name, version) is not None
+
+    def filling_of(self, key: TypeKey, version: int | None, later: int | None) -> Filling | None:
+        """How rows of a version read as those of a later one, also of types without a class.
+
+        None if they are the same, or if upgraders stand in between.
+        """
+        if version is None or later is None or version == later:
+            return None
+        place = (*key, version, later)
+        if place not in self._fillings:  # steps that were taken never change
+            steps = Steps(self._store.list_schema_versions(*key))
+            covered = steps.covers(version, later)
+            self._fillings[place] = steps.filling(version, later) if covered else None
+        return self._fillings[place]
+
+    def was_current(self, shape: Shape) -> bool:
+        """Whether the class is a version of its type that the store has, or had."""
+        own = self._spec(shape)[1]
+        stored = self._store.list_schema_versions(shape.kind, shape.name)
+        return any(each.schema_hash == own for each in stored)
 
     # -- specs --------------------------------------------------------------------------------
 
@@ -315,10 +381,10 @@ class TypeVersions:
         MissingUpgraderError or SchemaOutdatedError if it cannot.
         """
         number = 1 if version is None else version
-        loaders = self._loaders.setdefault((shape.kind, shape.name), {})
-        if number not in loaders:
-            loaders[number] = self._make_loader(shape, number)
-        return loaders[number]
+        key = (shape.kind, shape.name, number)
+        if key not in self._loaders:
+            self._loaders[key] = self._make_loader(shape, number)
+        return self._loaders[key]
 
     def forget(self) -> None:
         """The store's schema changed: look again."""
@@ -398,9 +464,12 @@ def _filling(shape: Shape, filling: Filling) -> Load | None:
     """How a row that was not written anew becomes fields of the class; None if it fits as it is."""
     if not filling.changes:
         return None
+    decode = shape.decode if shape.decoders else None
+    if decode is None and not filling.widened:
+        return lambda _key, fields: filling(fields)
 
     def load(_key: ObjectKey, fields: dict[str, Any]) -> dict[str, Any]:
-        values = shape.decode(filling(fields))
+        values = filling(fields) if decode is None else decode(filling(fields))
         for name in filling.widened:
             if values[name] is not None:
                 values[name] = shape.widened(name, values[name])

@@ -31,7 +31,6 @@ from weakref import WeakValueDictionary
 from ontologia.engine.coroutines import home
 from ontologia.errors import ConfigTypeError, SessionClosedError, StateConflictError
 from ontologia.migration.plan import MigrationPreview, MigrationResult
-from ontologia.migration.upgraders import Upgrader, UpgraderKey
 from ontologia.query.async_builder import AsyncQueryBuilder
 from ontologia.runtime.commits import WriteRequest, Written, conflict_wait
 from ontologia.runtime.delta import Delta
@@ -63,6 +62,7 @@ from ontologia.schema.entity import Entity
 from ontologia.schema.event import Event
 from ontologia.schema.registry import shape_of
 from ontologia.schema.relation import Relation
+from ontologia.schema.upgraders import Upgrader, UpgraderKey
 
 if TYPE_CHECKING:
     from ontologia.config import OntologiaConfig

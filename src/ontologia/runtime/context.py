@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from operator import attrgetter
@@ -188,7 +188,7 @@ class HandlerContext(UnitOfWork, Generic[E_co]):
             self._added_metadata = {}
 
     def _discard(self) -> int:
-        # Nobody knows whether a commit was written whose connection was lost.
+        # It is unknown whether a commit was written whose connection was lost.
         if not isinstance(
             self._state.failure, DatabaseError | LeaseExpiredError | LockContentionError
         ):
@@ -273,9 +273,5 @@ class HandlerCall:
         finally:
             active.reset(token)
         if result is not None and inspect.isawaitable(result):
-            self._coroutines.run(_with_context(context, result))
-
-
-async def _with_context(context: HandlerContext[Any], result: Awaitable[Any]) -> None:
-    active.set(context)  # the task has a copy of the variables to itself
-    await result
+            # The task has a copy of the variables to itself.
+            self._coroutines.run(result, lambda: active.set(context))

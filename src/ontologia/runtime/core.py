@@ -28,7 +28,6 @@ from ontologia.errors import (
 from ontologia.ids import Ids
 from ontologia.migration.apply import Migration
 from ontologia.migration.plan import MigrationResult
-from ontologia.migration.upgraders import Upgrader, UpgraderKey
 from ontologia.migration.versions import TypeVersions
 from ontologia.query.builder import commit_hint
 from ontologia.runtime.commits import Commits, check_head
@@ -37,6 +36,7 @@ from ontologia.runtime.intents import Intents, stale_of
 from ontologia.runtime.reader import Reader
 from ontologia.schema.registry import Registry
 from ontologia.schema.shape import Shape
+from ontologia.schema.upgraders import Upgrader, UpgraderKey
 from ontologia.store.events import checks
 from ontologia.store.events.claims import ALL_TYPES
 from ontologia.store.open import clock_of, open_store
@@ -96,6 +96,7 @@ class Core:
         self.store = open_store(uri, config, self.clock, self.random)
         try:
             self.versions = TypeVersions(self.store, registry, self.session_id, upgraders)
+            self.store.events.upgraders = self.versions.upgraders
             self.deltas = DeltaMaker(registry, self.versions)
             self.reader = Reader(self.store, registry, self.versions)
             self.commits = Commits(
@@ -118,6 +119,7 @@ class Core:
         from ontologia.store.s3 import S3EventStore
 
         self.bucket = S3EventStore(uri, config=self.config, clock=self.clock, random=self.random)
+        self.bucket.upgraders = self.versions.upgraders
         try:
             self.bucket.probe()
         except ConnectionLostError as error:

@@ -102,6 +102,9 @@ class DeltaMaker:
         stored: dict[str, Any] = codec.decode_stored(text)
         shape = self._registry.find(raw.kind, raw.type_name)
         if shape is None:
+            filling = self._versions.filling_of((raw.kind, raw.type_name), version, _newer(raw))
+            if filling is not None:
+                stored = filling(stored)
             return stored, _texts(stored)
         # What is only wanted has no version yet: it is the program's own.
         load = self._versions.loader(shape, version) if version is not None else None
@@ -118,3 +121,8 @@ class DeltaMaker:
 
 def _texts(fields: dict[str, Any]) -> dict[str, str]:
     return {name: codec.encode(value) for name, value in fields.items()}
+
+
+def _newer(raw: RawChange) -> int | None:
+    """The later of the versions before and after."""
+    return max(filter(None, (raw.before_version, raw.after_version)), default=None)

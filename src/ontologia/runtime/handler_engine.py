@@ -97,7 +97,7 @@ def consumer_of(session: Session, handler: Handler, coroutines: Coroutines) -> C
     lease_ms, policy, timeout_ms, renew = handler.delivery(session.config)
     return Consumer(
         handler.id,
-        [handler.event_type],
+        handler.event_types,
         HandlerCall(session, handler, coroutines),
         policy,
         lease_ms,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias,
 
 from ontologia.delivery.retry import Backoff, RetryPolicy, handler_policy
 from ontologia.errors import HandlerError, InvalidTypeError, InvalidValueError
-from ontologia.schema.event import Event
+from ontologia.schema.event import Event, types_of
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -71,6 +71,11 @@ class Handler(NamedTuple):
     def event_type(self) -> str:
         """The type under which its events are stored."""
         return self.event_cls.__event_type__
+
+    @property
+    def event_types(self) -> tuple[str, ...]:
+        """All types under which its events may be stored: that, and those that the class had before."""
+        return types_of(self.event_cls)
 
     @property
     def place(self) -> str:
@@ -326,10 +331,13 @@ def event_registry(handlers: Iterable[Handler]) -> dict[str, type[Event]]:
     """The class of each stored type that these handlers are given."""
     registry: dict[str, type[Event]] = {}
     for handler in handlers:
-        known = registry.setdefault(handler.event_type, handler.event_cls)
-        if known is not handler.event_cls:
-            raise HandlerError(
-                f"{known!r} and {handler.event_cls!r} are both stored as {handler.event_type!r}",
-                hint="Rename one, or give it a type of its own: __event_type__ = '...'.",
-            )
+        for event_type in handler.event_types:
+            known = registry.setdefault(event_type, handler.event_cls)
+            if known is not handler.event_cls:
+                raise HandlerError(
+                    f"{known!r} and {handler.event_cls!r} are, or were, both stored as "
+                    f"{event_type!r}",
+                    hint="Rename one, or give it a type of its own: __event_type__ = '...'. A type "
+                    "that is one class's is not formerly another's.",
+                )
     return registry

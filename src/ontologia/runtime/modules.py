@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -82,6 +82,17 @@ def load_module(target: str) -> Contents:
             if _is_handler(value) or isinstance(value, Schedule):
                 _sort_work(found, value, target)
         _sort_work(found, getattr(module, _SCHEDULES, ()), f"{name}:{_SCHEDULES}")
+    return found
+
+
+def together(contents: Sequence[Contents]) -> Contents:
+    """What several modules have, each thing once."""
+    found = Contents(" ".join(each.name for each in contents))
+    for each in contents:
+        for value in (*each.entity_types, *each.relation_types, *each.event_types.values()):
+            _sort_type(found, value)
+        _sort_work(found, each.handlers, each.name)
+        _sort_work(found, each.schedules, each.name)
     return found
 
 

@@ -31,7 +31,6 @@ from ontologia.errors import (
     shown,
 )
 from ontologia.migration.plan import MigrationPreview, MigrationResult
-from ontologia.migration.upgraders import Upgrader, UpgraderKey
 from ontologia.runtime.commits import WriteRequest
 from ontologia.runtime.core import LARGEST_COMMIT_ID, Core, commit_number
 from ontologia.runtime.delta import Delta, change_type
@@ -43,6 +42,7 @@ from ontologia.schema.entity import Entity
 from ontologia.schema.event import Event
 from ontologia.schema.registry import Registry
 from ontologia.schema.relation import Relation
+from ontologia.schema.upgraders import Upgrader, UpgraderKey
 from ontologia.store.events import checks
 from ontologia.store.events.store import EventStore
 from ontologia.store.rows import CommitRow, RawChange
@@ -284,6 +284,8 @@ class Session(UnitOfWork):
         self._core.check_open()
         chosen = ordered(handlers)
         registry = event_registry(chosen)
+        for cls in set(registry.values()):
+            self._core.versions.check_event(cls)
         _check_run(workers, max_iterations, start, on_chain_limit)
         with self._turn.taken(self.config.lock_timeout_ms):
             if self._core.engine is not None:

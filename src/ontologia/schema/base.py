@@ -55,6 +55,13 @@ class SchemaMeta(type):
         name: str | None = None,
         **options: Any,
     ) -> SchemaMeta:
+        of_events = options.keys() & {"version", "formerly"}
+        if of_events and not any(getattr(base, "__kind__", "") == "event" for base in bases):
+            raise DefinitionError(
+                f"{class_name}: {min(of_events)}= is for events",
+                hint="The store counts the versions of entities and relations itself; a class that "
+                'was renamed keeps its type with name="...".',
+            )
         cls = super().__new__(mcls, class_name, bases, namespace, **options)
         if namespace.get("__root__"):
             return cls

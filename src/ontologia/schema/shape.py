@@ -45,6 +45,11 @@ from ontologia.schema.field import MISSING, Field
 from ontologia.schema.fieldtype import ANY, FieldType, field_type, name_of
 from ontologia.schema.validators import validators_of
 
+VERSION = "$version"
+"""Beside the fields of an event: the version of the class that wrote it, if that is not 1.
+
+No field has this name, which is no identifier.
+"""
 TypeKind: TypeAlias = Literal["entity", "relation", "event"]
 ENDS: tuple[Literal["left", "right"], ...] = ("left", "right")
 _PYDANTIC = {"model_copy", "model_dump", "model_json_schema", "model_validate"}
@@ -93,6 +98,8 @@ class Shape:
         self.abstract = abstract
         self.open: bool = cls.__open__
         """Whether objects may have JSON fields beside those that are declared."""
+        self.version = 1
+        """What the version of an event class is; it is in the payload unless it is 1."""
         self.columns = ("left_key", "right_key") if self.kind == "relation" else ()
         """The keys an instance has beside its fields."""
         self.key: str | None = None
@@ -576,18 +583,20 @@ class Shape:
                 hint = f"Give the entity's key as {side}_key=..., not the entity."
         return InvalidValueError(self.explain(error), hint=hint)
 
-    def explain(self, error: ValidationError) -> str:
-        """What pydantic found, in one line."""
+    def explain(self, error: ValidationError, *, values: bool = True) -> str:
+        """What pydantic found, in one line; without `values` the same for whatever does not fit alike."""
         problems: list[str] = []
         for problem in error.errors(include_url=False):
-            place = ".".join(map(str, problem["loc"]))
+            place = ".".join(
+                str(part) if values or isinstance(part, str) else "*" for part in problem["loc"]
+            )
             if problem["type"] in _MISSING:
                 problems.append(f"{place} is missing")
             elif problem["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
                 problems.append(f"{place} is not a field (it has {', '.join(self.fields)})")
             else:
                 told = f"{place}: {problem['msg']}" if place else problem["msg"]
-                problems.append(f"{told}, got {shown(problem['input'])}")
+                problems.append(f"{told}, got {shown(problem['input'])}" if values else told)
         return f"{self.name}: " + "; ".join(problems)
 
     # -- values out and back ----------------------------------------------------------------------
@@ -653,8 +662,11 @@ class Shape:
         return tuple((n, t.decode) for n in self.stored if (t := self.types[n]).decode is not None)
 
     def dump(self, values: dict[str, Any]) -> str:
-        """An instance's fields as canonical JSON text."""
-        return codec.encode_checked(self.encode(values), where=self.name)
+        """An instance's fields as canonical JSON text; an event's with the version of its class."""
+        stored = self.encode(values)
+        if self.version != 1:
+            stored = stored | {VERSION: self.version}
+        return codec.encode_checked(stored, where=self.name)
 
     def encode(self, values: dict[str, Any]) -> dict[str, Any]:
         """An instance's fields as they are stored, every part checked but text."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from operator import itemgetter
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple, TypeVar, cast
@@ -12,9 +13,9 @@ from ontologia.clock import SystemClock, from_text
 from ontologia.config import OntologiaConfig
 from ontologia.runtime.handlers import ordered
 from ontologia.runtime.session import Session, core_of
-from ontologia.schema.event import Event, event_of
+from ontologia.schema.event import Event, types_of
 from ontologia.store.events.claims import Peek
-from ontologia.store.events.decoding import fill
+from ontologia.store.events.decoding import read_event
 from ontologia.testing.clock import ManualClock
 
 E = TypeVar("E", bound=Event)
@@ -91,7 +92,7 @@ class Drain:
     def _peek(self, handlers: Sequence[Callable[..., Any]]) -> Peek:
         events = self._core.store.events
         consumers = [
-            events.consumers.register(self._core.namespace, each.id, [each.event_type])
+            events.consumers.register(self._core.namespace, each.id, each.event_types)
             for each in ordered(handlers)
         ]
         return events.claims.peek(each.id for each in consumers)
@@ -133,12 +134,17 @@ class Emitted:
         """
         if not (isinstance(event_cls, type) and issubclass(event_cls, Event)):
             raise TypeError(f"emitted takes an Event class, got {event_cls!r}")
-        store, topic = self._core.store, event_cls.__event_type__
-        entries = store.events.journal.entries(self._core.namespace, topic=topic, limit=_ALL)
+        store = self._core.store
+        entries = [
+            entry
+            for topic in types_of(event_cls)
+            for entry in store.events.journal.entries(self._core.namespace, topic=topic, limit=_ALL)
+        ]
+        entries.sort(key=itemgetter("id"))
         with store.provenance.read() as trail:
             rows = [trail.event(entry["event_id"]) for entry in entries]
         return [
-            cast("E", fill(event_of(event_cls, row.payload), row))
+            cast("E", read_event(event_cls, row, store.events.upgraders))
             for row in rows
             if row is not None
         ]

@@ -104,7 +104,7 @@ class Trial:
         """Wait until the event can be had, and let the handler have it once."""
         events = core_of(session).store.events
         consumer = events.consumers.register(
-            session.namespace, self._handler.id, [self._handler.event_type]
+            session.namespace, self._handler.id, self._handler.event_types
         )
         claim = self._claimed(session, consumer)
         if claim is None:  # a lease or a backoff is not over
@@ -129,7 +129,7 @@ class Trial:
         events = core_of(session).store.events
         claims = events.claims.claim(
             consumer,
-            [self._handler.event_type],
+            self._handler.event_types,
             session_id=session.session_id,
             limit=_ALL,
             lease_ms=self._lease_ms,

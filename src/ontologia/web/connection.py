@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
-import re
 import socket
 from collections import defaultdict
 from collections.abc import Iterable
@@ -16,6 +15,7 @@ from contextlib import suppress
 from typing import Any, cast
 
 import h11
+from h11._receivebuffer import ReceiveBuffer
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
@@ -27,10 +27,9 @@ WRITE_TIMEOUT = 30.0  # seconds in which a client reads something of what it is 
 _LINGER = 1.0  # seconds for a client that is refused to stop sending, and to read why
 ACTIVE = 1.0  # seconds since a client with the token sent something, or was answered
 _AT_ONCE = 16_384  # bytes that are read before other connections have their turn
-_MOST_LINES = 256  # of a head: its length bounds them too late, and parsing one takes 5 µs
+_MOST_LINES = 256  # of a head or trailer: its length bounds them too late, parsing one takes 5 µs
 _SMALL_CHUNK = 64  # bytes; parsing a chunk takes 30 µs, whatever its length
 _MOST_SMALL_CHUNKS = 1_000
-_END_OF_HEAD = re.compile(rb"\n\r?\n")
 _NO_ROOM = "there are as many connections as there may be; nothing was done"
 
 
@@ -99,19 +98,30 @@ class Connections(ServerState):
         return one.has_token, -len(self._of_peers[one.peer]), one.since
 
 
+class _Received(ReceiveBuffer):
+    """What a client has sent, and the parser has not read."""
+
+    def maybe_extract_lines(self) -> list[bytearray] | None:
+        """The lines of a head, or of the trailer after the last chunk; None if they are not complete."""
+        lines = super().maybe_extract_lines()
+        if lines is not None and len(lines) > _MOST_LINES:
+            raise h11.RemoteProtocolError(f"a head or a trailer has at most {_MOST_LINES} lines")
+        return lines
+
+
 class _Parser(h11.Connection):
     """Refuses requests that are divided into so many parts that the loop would do nothing else."""
 
     _small_chunks = 0
 
+    def __init__(self, max_incomplete_event_size: int) -> None:
+        super().__init__(h11.SERVER, max_incomplete_event_size)
+        self._receive_buffer = _Received()
+
     def next_event(self) -> Any:
         """The next event; h11.RemoteProtocolError if the client does not keep to HTTP, or to this."""
         if self.their_state is h11.IDLE:
             self._small_chunks = 0
-            received = self.trailing_data[0]
-            end = _END_OF_HEAD.search(received)
-            if received.count(b"\n", 0, end and end.start() + 1) > _MOST_LINES:
-                raise h11.RemoteProtocolError(f"a head has at most {_MOST_LINES} lines")
         event = super().next_event()
         if isinstance(event, h11.Data) and event.chunk_start and event.chunk_end:
             self._small_chunks += len(event.data) < _SMALL_CHUNK
@@ -135,7 +145,7 @@ class Connection(H11Protocol):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.conn = _Parser(h11.SERVER, self.config.h11_max_incomplete_event_size or _AT_ONCE)
+        self.conn = _Parser(self.config.h11_max_incomplete_event_size or _AT_ONCE)
 
     @property
     def waits_for_client(self) -> bool:

@@ -117,7 +117,7 @@ def schedules(session: Session) -> list[ScheduleRow]:
             tuple(_next(found, now)),
             tuple(
                 Fire(from_text(tick), event_id)
-                for tick, event_id in listings.last_fires(session.namespace, found["key"], TIMES)
+                for tick, event_id in listings.last_ticks(session.namespace, found["key"], TIMES)
             ),
             tuple(found["sessions"]),
         )

@@ -9,6 +9,7 @@ from ontologia.runtime.core import Core
 from ontologia.runtime.session import Session
 from ontologia.store.copying.refusals import NoStore, OldLayout
 from ontologia.store.copying.sides import open_source
+from ontologia.store.newer import NewerLayout
 
 if TYPE_CHECKING:
     from ontologia.config import OntologiaConfig
@@ -28,6 +29,22 @@ class ReadingSession(Session):
     """For what shows and changes nothing: it writes no row, and registers no type."""
 
     _core_type = _ReadingCore
+
+
+def refused_layout(uri: str, config: OntologiaConfig) -> tuple[int | None, int] | None:
+    """The layout of a store that is not opened for it, and the one that this program has.
+
+    None if it has this program's. Raises what `check_store` raises of anything else. Writes nothing.
+    """
+    try:
+        check_store(uri, config)
+    except NewerLayout as error:
+        return error.found, error.known
+    except StoreOpenError as error:
+        if isinstance(error.__cause__, OldLayout):
+            return error.__cause__.found, error.__cause__.known
+        raise
+    return None
 
 
 def check_store(uri: str, config: OntologiaConfig) -> None:

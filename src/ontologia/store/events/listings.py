@@ -113,8 +113,9 @@ class Listings:
 
     def sessions(self, namespace: str) -> list[dict[str, Any]]:
         """The sessions of a namespace, the newest first."""
+        now = self._clock.now()
         rows = self._database.all(self._sql["list_sessions"], {"namespace": namespace})
-        return self._sessions((row[0], *row[2:]) for row in rows)
+        return [self._session(row, now) for row in rows]
 
     def sessions_heard(
         self,
@@ -132,8 +133,9 @@ class Listings:
         heard, session_id = before or (_LATEST, "")
         place = {"namespace": namespace, "before": heard, "before_id": session_id, "most": most}
         oldest = "" if since is None else to_text(since)
-        rows = self._database.all(self._sql["live_sessions"], {**place, "since": oldest})
-        return self._sessions(rows)
+        rows = self._database.all(self._sql["sessions_heard"], {**place, "since": oldest})
+        now = self._clock.now()
+        return [self._session(row, now) for row in rows]
 
     def schedules(self, namespace: str) -> list[dict[str, Any]]:
         """The schedules that the 1,000 sessions heard of last run or ran, each with those alive.
@@ -154,25 +156,30 @@ class Listings:
         asked = {"namespace": namespace, "most": most, "now": to_text(self._clock.now())}
         return dict(self._database.all(self._sql["held_claims"], asked))
 
-    def _sessions(self, rows: Iterable[Any]) -> list[dict[str, Any]]:
+    def live_sessions(self) -> list[dict[str, Any]]:
+        """The sessions of all namespaces that are alive, the newest first, each with its `namespace`.
+
+        One that runs no handlers says nothing after its start, and is not in it for long.
+        """
         now = self._clock.now()
-        listed: list[dict[str, Any]] = []
-        for session_id, started_at, last_heartbeat, text in rows:
-            metadata: dict[str, Any] = codec.decode_stored(text) if text else {}
-            silent = now - from_text(last_heartbeat)
-            listed.append(
-                {
-                    "session_id": session_id,
-                    "hostname": metadata.get("hostname"),
-                    "pid": metadata.get("pid"),
-                    "started_at": started_at,
-                    "last_heartbeat": last_heartbeat,
-                    "stopped_at": metadata.get("stopped_at"),
-                    "is_dead": silent > self._ttl and "stopped_at" not in metadata,
-                    "metadata": metadata,
-                }
-            )
-        return listed
+        since = {"since": to_text(now - self._ttl)}
+        rows = self._database.all(self._sql["live_sessions"], since)
+        return [{"namespace": row[1]} | self._session(row, now) for row in rows]
+
+    def _session(self, row: Any, now: datetime) -> dict[str, Any]:
+        session_id, _, started_at, last_heartbeat, text = row
+        metadata: dict[str, Any] = codec.decode_stored(text) if text else {}
+        silent = now - from_text(last_heartbeat)
+        return {
+            "session_id": session_id,
+            "hostname": metadata.get("hostname"),
+            "pid": metadata.get("pid"),
+            "started_at": started_at,
+            "last_heartbeat": last_heartbeat,
+            "stopped_at": metadata.get("stopped_at"),
+            "is_dead": silent > self._ttl and "stopped_at" not in metadata,
+            "metadata": metadata,
+        }
 
     def events(self, namespace: str, limit: int) -> list[dict[str, Any]]:
         """The first `limit` events by priority and age, with what became of them: one snapshot."""
@@ -360,10 +367,10 @@ class Listings:
         """Whether a session of this id is on record, in any namespace."""
         return bool(self._database.all(self._sql["has_session"], {"session_id": session_id}))
 
-    def last_fires(self, namespace: str, key: str, most: int) -> list[tuple[str, str]]:
+    def last_ticks(self, namespace: str, key: str, most: int) -> list[tuple[str, str]]:
         """The last ticks of a schedule with the events that they emitted, the newest first."""
         asked = {"namespace": namespace, "key": key, "most": most}
-        return self._database.all(self._sql["last_fires"], asked)
+        return self._database.all(self._sql["last_ticks"], asked)
 
     def dead_letters(self, namespace: str, limit: int) -> list[dict[str, Any]]:
         """The dead letters of a namespace, the newest first."""

@@ -15,7 +15,7 @@ from ontologia.clock import Clock, from_text, stamps_of, to_text
 from ontologia.delivery.lineage import Lineage
 from ontologia.errors import InvalidValueError, shown
 from ontologia.ids import Ids
-from ontologia.schema.event import Event, payload_of
+from ontologia.schema.event import Event, former_types, payload_of
 from ontologia.store.database import Tx
 from ontologia.store.events import checks
 from ontologia.store.rows import Announcement, EventRow, Stored
@@ -237,6 +237,10 @@ class EventLog:
         if row.dedup_key is None:
             return None
         place = {"namespace": row.namespace, "type": row.type, "key": row.dedup_key}
+        for former in former_types(row.type):
+            held = tx.one(self._sql["get_dedup"], {**place, "type": former})
+            if held is not None:
+                return str(held[0])
         if tx.run(self._sql["insert_dedup"], {**place, "event_id": row.id}):
             return None
         found: str = tx.one(self._sql["get_dedup"], place)[0]
@@ -292,11 +296,17 @@ class EventLog:
             tx.run(self._sql["delete_dedup"], {**place, "event_id": event_id})
         return True
 
-    def fire(self, tx: Tx, row: EventRow, schedule_key: str, tick: str) -> bool:
-        """Announce the event of a tick; False if another session has done so."""
-        place = {"namespace": row.namespace, "schedule_key": schedule_key, "tick": tick}
-        if not tx.run(self._sql["insert_fire"], {**place, "event_id": row.id}):
-            return False
+    def fire(
+        self, tx: Tx, row: EventRow, schedule_key: str, tick: str, former: Sequence[str] = ()
+    ) -> bool:
+        """Announce the event of a tick; False if another session has done so.
+
+        Also if it knows the schedule by a `former` key: that of a type that the event's class had.
+        """
+        for key in (schedule_key, *former):
+            place = {"namespace": row.namespace, "schedule_key": key, "tick": tick}
+            if not tx.run(self._sql["insert_fire"], {**place, "event_id": row.id}):
+                return False
         self.add(tx, [row])
         return True
 

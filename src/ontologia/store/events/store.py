@@ -20,15 +20,16 @@ from ontologia.errors import (
     LeaseExpiredError,
 )
 from ontologia.ids import Ids
-from ontologia.schema.event import Event
+from ontologia.schema.event import Event, former_types
 from ontologia.store.database import Database, Tx
 from ontologia.store.events import checks
 from ontologia.store.events.activity import Activity
 from ontologia.store.events.archives import Archives
+from ontologia.store.events.backlog import Backlog
 from ontologia.store.events.check import broken_rules
 from ontologia.store.events.claims import Claims, Dialect
 from ontologia.store.events.consumers import Consumers
-from ontologia.store.events.decoding import Decoding, class_of, fill
+from ontologia.store.events.decoding import Decoding, classes_of, fill
 from ontologia.store.events.intakes import Intakes
 from ontologia.store.events.journal import Journal
 from ontologia.store.events.listings import Listings, described
@@ -54,8 +55,8 @@ class EventStore(Decoding):
     changes nothing once the lease has run out or another session has the claim. Without
     `session_id` and `lease_token` a call means whoever holds it.
 
-    `log`, `claims`, `consumers`, `retention`, `archives`, `operations`, `activity`, `listings`,
-    `journal`, `intakes` and `recovery` are what the runtime works with; the methods here are for
+    `log`, `claims`, `consumers`, `retention`, `archives`, `operations`, `activity`, `backlog`,
+    `listings`, `journal`, `intakes` and `recovery` are what the runtime works with; the methods here are for
     programs and operators.
     """
 
@@ -83,6 +84,7 @@ class EventStore(Decoding):
         self._retention = timedelta(milliseconds=config.event_retention_ms)
         self.keep_tracebacks = config.keep_tracebacks
         self.policy = handler_policy(config)
+        self.upgraders = {}
         ids = Ids(clock, random)
         self.log = EventLog(sql, dialect, clock, ids, config.max_payload_bytes)
         self.claims = Claims(database, sql, dialect, self.log, clock, ids, random.randint, submit)
@@ -90,6 +92,7 @@ class EventStore(Decoding):
         self.retention = Retention(database, sql, clock, config.session_ttl_ms)
         self.operations = Operations(database, sql, self.log, self.retention, clock)
         self.activity = Activity(database, sql, clock)
+        self.backlog = Backlog(database, sql, clock)
         self.listings = Listings(database, sql, clock, config.session_ttl_ms)
         self.journal = Journal(database, sql)
         self.intakes = Intakes(database, sql, self.log, clock, submit)
@@ -151,8 +154,9 @@ class EventStore(Decoding):
         """Claim up to `limit` events, by priority and then age, for `lease_ms`.
 
         Registers the consumer `handler_id`, and its types, when this process sees it first. An
-        event that cannot be read is dead-lettered and left out. Costs what is new, due and claimed;
-        with nothing to do, one read.
+        event that cannot be read is dead-lettered and left out; one of a newer version of its class
+        waits as after a failure. Types that a class had `formerly` are claimed with its own. Costs
+        what is new, due and claimed; with nothing to do, one read.
         """
         if not event_types or limit <= 0:
             return []
@@ -160,7 +164,8 @@ class EventStore(Decoding):
         checks.name("session_id", session_id)
         checks.lease_ms(lease_ms)
         limit = min(limit, _MOST_CLAIMED)
-        classes = {each: class_of(each) for each in event_types}
+        classes = classes_of(event_types)
+        event_types = list(classes)
         consumer = self.consumers.register(namespace, handler_id, event_types)
         peek = self.claims.peek([consumer.id])
         if peek.gone:
@@ -176,12 +181,7 @@ class EventStore(Decoding):
             lease_ms=lease_ms,
             policy=self.policy,
         )
-        events: list[Event] = []
-        for claim in claims:
-            event = self.decoded(claim, classes[claim.event.type])
-            if event is not None:
-                events.append(event)
-        return events
+        return self._events_of(claims, classes)
 
     def ack(
         self,
@@ -384,9 +384,12 @@ class EventStore(Decoding):
 
     def holder_of(self, row: EventRow) -> str | None:
         """The id of the stored event that has this one's dedup_key."""
-        place = {"namespace": row.namespace, "type": row.type, "key": row.dedup_key}
-        rows = self._database.all(self._sql["get_dedup"], place)
-        return rows[0][0] if rows else None
+        for event_type in (row.type, *former_types(row.type)):
+            place = {"namespace": row.namespace, "type": event_type, "key": row.dedup_key}
+            rows = self._database.all(self._sql["get_dedup"], place)
+            if rows:
+                return str(rows[0][0])
+        return None
 
     # -- operators ----------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from typing import Any
 from psycopg import errors
 
 from ontologia.errors import DatabaseError, StoreOpenError
+from ontologia.store.newer import NewerLayout
 from ontologia.store.postgres.database import Database, Tx, lock_key
 from ontologia.store.postgres.notation import statements
 from ontologia.store.postgres.place import qualified
@@ -92,11 +93,7 @@ def _checked(tx: Tx, sql: dict[str, str], schema: str) -> tuple[int | None, str 
     if copied:
         raise unfinished(f"schema {schema}", tx.one(sql["get_copy"])[0])
     if found is not None and found > LAYOUT:
-        raise StoreOpenError(
-            f"schema {schema} has layout {found}, and this version of Ontologia knows "
-            f"layouts up to {LAYOUT}; nothing was changed",
-            hint="Open it with the version that wrote it, or a newer one.",
-        )
+        raise NewerLayout(f"schema {schema}", found, LAYOUT)
     return found, store_id
 
 

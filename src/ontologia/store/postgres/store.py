@@ -35,7 +35,10 @@ if TYPE_CHECKING:
 _STATE = statements("state.sql", "types.sql", "locks.sql")
 _EVENTS = statements("events.sql", "claims.sql", "sessions.sql", "replies.sql", "intakes.sql")
 # Asked now and then, of all there is: these are planned anew each time.
-_OPERATION = statements("listings.sql", "retention.sql", "check.sql", "journal.sql", "archives.sql")
+_OPERATION = statements(
+    *("listings.sql", "retention.sql", "check.sql", "journal.sql", "archives.sql"),
+    "backlog.sql",
+)
 
 
 class PostgresStore(Records):

@@ -17,7 +17,7 @@ from ontologia.ids import Ids
 from ontologia.schema.event import Event
 from ontologia.store.database import Tx
 from ontologia.store.events import checks
-from ontologia.store.events.decoding import Decoding, class_of, fill
+from ontologia.store.events.decoding import Decoding, classes_of, fill
 from ontologia.store.events.log import EventLog
 from ontologia.store.rows import Claim, EventRow
 from ontologia.store.s3.bucket import Bucket
@@ -74,6 +74,7 @@ class S3EventStore(Decoding):
             ttl_ms=config.session_ttl_ms,
         )
         self.policy = handler_policy(config)
+        self.upgraders = {}
         self.keep_tracebacks = config.keep_tracebacks
         self._listeners: list[Callable[[], None]] = []
         self._lock = threading.Lock()
@@ -163,25 +164,24 @@ class S3EventStore(Decoding):
         """Claim up to `limit` events, by priority and then age, for `lease_ms`.
 
         Registers the consumer `handler_id`, and its types, when this process sees it first. An
-        event that cannot be read is dead-lettered and left out. Costs a listing of what is
-        unfinished; if there is something to claim, one request more, and two for each event.
+        event that cannot be read is dead-lettered and left out; one of a newer version of its class
+        waits as after a failure. Types that a class had `formerly` are claimed with its own. Costs
+        a listing of what is unfinished; if there is something to claim, one request more, and two
+        for each event.
         """
         if not event_types or limit <= 0:
             return []
         checks.name("namespace", namespace)
         checks.name("session_id", session_id)
         checks.lease_ms(lease_ms)
-        classes = {each: class_of(each) for each in event_types}
+        classes = classes_of(event_types)
+        event_types = list(classes)
         claims = self._claim(namespace, handler_id, session_id, event_types, limit, lease_ms)
         if not claims and handler_id not in self.claims.snapshot_of(namespace).consumers:
             # Another process has forgotten it.
             self.consumers.register(namespace, handler_id, event_types, afresh=True)
             claims = self._claim(namespace, handler_id, session_id, event_types, limit, lease_ms)
-        events: list[Event] = []
-        for claim in claims:
-            event = self.decoded(claim, classes[claim.event.type])
-            if event is not None:
-                events.append(event)
+        events = self._events_of(claims, classes)
         self.index.write()
         return events
 

@@ -135,7 +135,7 @@ SELECT namespace || ' session ' || session_id,
    AND CAST(@json(metadata) ->> 'abandoned_threads' AS BIGINT) > 0;
 
 -- name: unseen_consumers
--- Consumers that nobody has run for as long as events are kept, with what waits for them.
+-- Consumers that no session has run for as long as events are kept, with what waits for them.
 SELECT c.namespace || ' ' || c.name,
        (SELECT COUNT(*) FROM ready r WHERE r.consumer_id = c.id)
   FROM consumers c WHERE c.last_seen_at < :long_ago;
@@ -155,7 +155,7 @@ SELECT 'event_claims', COUNT(*) FROM event_claims
 @own;
 
 -- name: begin_repair
--- Nobody else moves an event until the end of the transaction.
+-- No other transaction moves an event until the end of the transaction.
 @own;
 
 -- name: mend_locks
@@ -178,8 +178,8 @@ DELETE FROM restored WHERE NOT EXISTS (SELECT 1 FROM events e WHERE e.id = event
 @own;
 
 -- name: mend_claims
--- Claims of events that are gone, and open ones of consumers that are: whoever registers under
--- that name gets the event again.
+-- Claims of events that are gone, and open ones of consumers that are: a consumer that registers
+-- under that name gets the event again.
 DELETE FROM event_claims
  WHERE NOT EXISTS (SELECT 1 FROM events e WHERE e.id = event_id)
     OR (ack_at IS NULL AND dead_lettered_at IS NULL
@@ -193,7 +193,7 @@ DELETE FROM dead_letters WHERE id IN (
      WHERE d.place > 1);
 
 -- name: mend_endings
--- What has a dead letter was buried; without one it was acknowledged.
+-- What has a dead letter was dead-lettered; without one it was acknowledged.
 UPDATE event_claims
    SET ack_at = CASE WHEN (event_id, handler_id) IN (SELECT event_id, handler_id FROM dead_letters)
                      THEN NULL ELSE ack_at END,
@@ -203,11 +203,12 @@ UPDATE event_claims
  WHERE ack_at IS NOT NULL AND dead_lettered_at IS NOT NULL;
 
 -- name: mend_counts
+-- Attempts of before an operator's retry, which are numbered 0 and down, do not count.
 UPDATE event_claims
    SET attempts = (SELECT COUNT(*) FROM attempts a WHERE a.event_id = event_claims.event_id
-                      AND a.handler_id = event_claims.handler_id)
+                      AND a.handler_id = event_claims.handler_id AND a.attempt > 0)
  WHERE attempts < (SELECT COUNT(*) FROM attempts a WHERE a.event_id = event_claims.event_id
-                      AND a.handler_id = event_claims.handler_id);
+                      AND a.handler_id = event_claims.handler_id AND a.attempt > 0);
 
 -- name: mend_starts
 UPDATE event_claims

@@ -68,9 +68,15 @@ SELECT session_id, namespace, started_at, last_heartbeat, metadata FROM sessions
  WHERE namespace = :namespace ORDER BY started_at DESC, session_id;
 
 -- name: live_sessions
+-- The sessions of all namespaces that did not end and were heard of since then, the newest first.
+SELECT session_id, namespace, started_at, last_heartbeat, metadata FROM sessions
+ WHERE last_heartbeat >= :since AND @json(metadata) ->> 'stopped_at' IS NULL
+ ORDER BY started_at DESC, session_id;
+
+-- name: sessions_heard
 -- Sessions heard of since then, those that ended meanwhile as well. The namespace is written so that
 -- its index is not taken, and the one by heartbeat gives the order.
-SELECT session_id, started_at, last_heartbeat, metadata FROM sessions
+SELECT session_id, namespace, started_at, last_heartbeat, metadata FROM sessions
  WHERE namespace || '' = :namespace AND last_heartbeat >= :since
    AND (last_heartbeat, session_id) < (:before, :before_id)
  ORDER BY last_heartbeat DESC, session_id DESC LIMIT :most;
@@ -207,7 +213,7 @@ SELECT id, topic FROM (
 -- name: has_session
 SELECT 1 FROM sessions WHERE session_id = :session_id;
 
--- name: last_fires
+-- name: last_ticks
 SELECT tick, event_id FROM schedule_fires
  WHERE namespace = :namespace AND schedule_key = :key ORDER BY tick DESC LIMIT :most;
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import apsw
 
 from ontologia.errors import LockContentionError, StoreOpenError
+from ontologia.store.newer import NewerLayout
 from ontologia.store.sqlite.database import MEMORY, connect_as_it_is
 from ontologia.store.sqlite.errors import read_only, translated
 
@@ -71,11 +72,7 @@ def _check_layout(path: str, newest: int, timeout_ms: int) -> None:
     except apsw.Error as error:
         raise translated(error, path) from error
     if found is not None and found > newest:
-        raise StoreOpenError(
-            f"{path} has layout {found}, and this version of Ontologia knows {newest}; "
-            f"nothing was changed",
-            hint="Upgrade Ontologia: the file was written by a newer version.",
-        )
+        raise NewerLayout(path, found, newest)
 
 
 def _may(place: Path, mode: int) -> bool:

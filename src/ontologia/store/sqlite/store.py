@@ -41,6 +41,7 @@ _EVENTS = statements(
     "journal.sql",
     "intakes.sql",
     "archives.sql",
+    "backlog.sql",
 )
 
 
