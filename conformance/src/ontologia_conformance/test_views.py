@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -805,6 +806,27 @@ def test_the_schedules_that_sessions_run_are_on_record(
     assert [each.hour for each in found.next] == [1] * 5
     assert found.next[0] > clock.now()
     assert [each.event_id for each in found.last] == [each.event_id for each in fired.rows]
+
+
+@pytest.mark.req("NEW-215")
+def test_a_schedule_that_comes_while_a_session_runs_is_on_record(
+    open_session: Open, clock: ManualClock
+) -> None:
+    shop = open_session()
+    seen: list[str] = []
+
+    @on_event(OrderPlaced, name="plan")
+    def plan(ctx: HandlerContext[OrderPlaced]) -> None:
+        shop.add_schedule(DAILY)
+        while not schedules(shop):  # written beside the run
+            clock.advance(seconds=0.1)
+            time.sleep(0.02)
+        seen.extend(each.key for each in schedules(shop))
+
+    place(shop, 1)
+    shop.run([plan], max_iterations=1)
+
+    assert set(seen) == {DAILY.key}
 
 
 @pytest.mark.req("NEW-215")

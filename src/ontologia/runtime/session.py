@@ -243,16 +243,12 @@ class Session(UnitOfWork):
     def add_schedule(self, schedule: Schedule) -> None:
         """Emit a schedule's event at its times, while this session runs. Idempotent."""
         self._core.check_open()
-        if self._core.scheduler.add([schedule]) and self._core.engine is not None:
-            self._core.register_session()
+        self._core.scheduler.add([schedule])
 
     def remove_schedule(self, schedule: Schedule) -> bool:
         """Announce it no more; False if it was not there."""
         self._core.check_open()
-        removed = self._core.scheduler.remove(schedule)
-        if removed and self._core.engine is not None:
-            self._core.register_session()
-        return removed
+        return self._core.scheduler.remove(schedule)
 
     def run(
         self,
