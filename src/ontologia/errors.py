@@ -51,6 +51,7 @@ OntologiaError
     ├── IntegrityError
     ├── StoreOpenError           no database can be opened there
     ├── ConnectionLostError      the server went away; it may be back soon
+    ├── ReadTimeoutError         a read took longer than the time it was given
     ├── ReadOnlyError
     │   └── StandbyError         the server is a standby; it may be promoted soon
     └── DiskFullError
@@ -469,6 +470,17 @@ class StoreOpenError(DatabaseError):
 
 class ConnectionLostError(DatabaseError):
     """The server was lost, or cannot be reached any more; a run waits until it is back."""
+
+
+class ReadTimeoutError(DatabaseError):
+    """A read took longer than the time it was given."""
+
+    def __init__(self, place: str, seconds: float) -> None:
+        self.seconds = seconds
+        super().__init__(
+            f"{place}: the read was ended after the {seconds:g} s it was given; nothing was changed",
+            hint="Ask for less, or give it more time.",
+        )
 
 
 class ReadOnlyError(DatabaseError):

@@ -164,3 +164,18 @@ def test_a_real_process_finds_models_in_the_working_directory(uri, run, stored, 
 
     assert done.returncode == 0, done.stderr
     assert stored(done.stdout.strip())["payload"] == {"n": 1}
+
+
+@pytest.mark.req("NEW-213")
+def test_with_a_reason_a_commit_records_it_and_is_its_source(run, stored, uri):
+    done = run("emit", "order.placed", ORDER, *SHOP, "--reason", "lost by mail", "--json")
+    plain = run("emit", "order.placed", ORDER, *SHOP)
+
+    told = json.loads(done.stdout)
+    [commit] = [json.loads(line) for line in run("commits", "--json").stdout.splitlines()]
+    assert (told["stored"], told["type"]) == (True, "order.placed")
+    assert stored(told["id"])["source"] == f"commit:{commit['id']}"
+    assert commit["metadata"]["reason"] == "lost by mail"
+    assert commit["metadata"]["action"] == "emit"
+    assert commit["metadata"]["emitted"] == [told["id"]]
+    assert plain.exit_code == 0

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 import pytest
 from typer.testing import CliRunner
 
+from ontologia import Event, Field, Schedule, on_event
 from ontologia.cli.main import app
 from tests.integration.commands import at_a_terminal
 
@@ -111,3 +112,50 @@ def test_a_module_that_cannot_be_imported_says_why(tmp_path, monkeypatch, text, 
     assert done.exit_code == 1
     assert "module broken cannot be imported" in done.stderr
     assert said in done.stderr
+
+
+class StockDue(Event):
+    shelf: Field[str]
+
+
+@pytest.mark.req("NEW-215")
+def test_without_a_module_those_of_the_store_are_listed_and_one_is_fired(session, uri):
+    schedule = Schedule(event=StockDue(shelf="a"), cron="0 2 * * *")
+    session.run([look], schedules=[schedule], max_iterations=1)
+
+    def ask(*words):
+        return CliRunner().invoke(app, ["schedules", *words, "--datastore-uri", uri])
+
+    [told] = [json.loads(line) for line in ask("list", "--json").stdout.splitlines()]
+    head, row = [line.split("\t") for line in ask("list").stdout.splitlines()]
+    fired = ask("fire", told["key"], "--reason", "missed")
+
+    assert (told["type"], told["fields"], told["key"]) == (
+        "stock.due",
+        {"shelf": "a"},
+        schedule.key,
+    )
+    assert head == [
+        "Event",
+        "Cron",
+        "Zone",
+        "Fields",
+        "Key",
+        "Sessions",
+        "Last (UTC)",
+        "Next (UTC)",
+    ]
+    assert row[:5] == ["stock.due", "0 2 * * *", "UTC", '{"shelf":"a"}', schedule.key]
+    found = session.event_store.inspect_event(fired.stdout.strip())
+    assert found["payload"] == {"shelf": "a"}
+    [commit] = session.list_commits()
+    assert (commit["metadata"]["action"], commit["metadata"]["reason"]) == (
+        "schedules fire",
+        "missed",
+    )
+    assert ask("fire", "nothing").exit_code == 4
+
+
+@on_event(StockDue)
+def look(ctx):
+    """Nothing to do."""

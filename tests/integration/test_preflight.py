@@ -16,10 +16,10 @@ from ontologia import (
     Schedule,
     on_event,
 )
-from ontologia.cli.visitor import Visitor
 from ontologia.runtime.modules import Contents
 from ontologia.runtime.preflight import preflight
 from ontologia.runtime.session import core_of
+from ontologia.runtime.views.reading import ReadingSession
 from ontologia.store.copying.tables import TABLES
 from ontologia.store.events import backlog
 
@@ -84,7 +84,9 @@ def look(uri, clock):
 
     def ask(contents, **options):
         config = OntologiaConfig(clock=clock)
-        with closing(Visitor(uri, entity_types=contents.entity_types, config=config)) as session:
+        with closing(
+            ReadingSession(uri, entity_types=contents.entity_types, config=config)
+        ) as session:
             return preflight(session, contents, **options)
 
     return ask
@@ -132,7 +134,9 @@ def test_nothing_is_written_and_a_store_that_can_only_be_read_will_do(
     )
 
     config = OntologiaConfig(clock=clock)
-    with closing(Visitor(only_read, entity_types=contents.entity_types, config=config)) as visitor:
+    with closing(
+        ReadingSession(only_read, entity_types=contents.entity_types, config=config)
+    ) as visitor:
         found = preflight(visitor, contents, sample=None)
 
     assert found.breaks

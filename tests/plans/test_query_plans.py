@@ -54,6 +54,7 @@ class Watch:
     def __init__(self):
         self.looking = False
         self.seen = []
+        self.connections = {}
         self.steps = 0
 
     def __call__(self, connection):
@@ -63,6 +64,7 @@ class Watch:
     def _began(self, cursor, sql, bindings):
         if self.looking:
             # The cursor is kept, so that no other one gets its identity.
+            self.connections[id(cursor)] = cursor.connection  # a cursor may be closed early
             self.seen.append((cursor, re.sub(r"^(\s*--.*\n)*\s*", "", sql), bindings))
         return True
 
@@ -93,7 +95,7 @@ class Watch:
         return [
             row[3].replace("INDEX sqlite_autoindex_entity_latest_1", "PRIMARY KEY")
             for cursor, sql, bindings in self.seen
-            for row in cursor.connection.execute(f"EXPLAIN QUERY PLAN {sql}", bindings)
+            for row in self.connections[id(cursor)].execute(f"EXPLAIN QUERY PLAN {sql}", bindings)
         ]
 
     def work(self, action):

@@ -123,10 +123,10 @@ class Call:
     @contextmanager
     def reading(self, **options: Any) -> Generator[Session]:
         """A session that leaves no trace; a store that is not there is not made."""
-        from ontologia.cli.visitor import Visitor
+        from ontologia.runtime.views.reading import ReadingSession
 
         options.setdefault("config", self.config)
-        with _closing(Visitor(self._existing(), self.namespace, **options)) as session:
+        with _closing(ReadingSession(self._existing(), self.namespace, **options)) as session:
             yield session
 
     @contextmanager
@@ -158,7 +158,7 @@ class Call:
             yield session
 
     def _existing(self) -> str:
-        from ontologia.cli.visitor import check_store
+        from ontologia.runtime.views.reading import check_store
 
         uri = self.uri
         check_store(uri, self.config)

@@ -10,15 +10,16 @@ import typer
 
 from ontologia.cli.call import Call, Commands, Debug, Json, Namespace, Uri, core_of
 from ontologia.cli.drawing import change_json, change_lines, print_lines
-from ontologia.cli.moments import FORMS, METAVAR, Moment, moment
 from ontologia.cli.output import cell, instant, say, show_json, show_rows
+from ontologia.cli.times import FORMS, METAVAR, commit_or_time
+from ontologia.runtime.views.times import CommitOrTime
 
 if TYPE_CHECKING:
     from ontologia.runtime.delta import Change, Delta
     from ontologia.store.rows import CommitRow
 
 app = Commands(short_help="List commits, and show what each of them changed.")
-_SHOWN = ("namespace", "session_id", "event_id", "handler_id", "attempt")
+_SHOWN = ("namespace", "session_id", "event_id", "handler_id", "attempt", "emitted")
 _MOST = 2**63 - 1  # that a database counts to
 
 
@@ -29,10 +30,10 @@ def commits(
         int | None, typer.Option("--last", min=1, metavar="N", help="So many.", show_default="20")
     ] = None,
     since: Annotated[
-        Moment | None,
+        CommitOrTime | None,
         typer.Option(
             "--since",
-            parser=moment,
+            parser=commit_or_time,
             metavar=METAVAR,
             help=f"All after this commit, or this time. {FORMS}",
         ),
@@ -105,10 +106,12 @@ def show(
 def diff(
     call: Call,
     a: Annotated[
-        Moment, typer.Argument(parser=moment, metavar="A", help="A commit or a time; 0 is empty.")
+        CommitOrTime,
+        typer.Argument(parser=commit_or_time, metavar="A", help="A commit or a time; 0 is empty."),
     ],
     b: Annotated[
-        Moment, typer.Argument(parser=moment, metavar="B", help="Another commit or time.")
+        CommitOrTime,
+        typer.Argument(parser=commit_or_time, metavar="B", help="Another commit or time."),
     ],
 ) -> None:
     """Show how the state after commit B differs from that after commit A, per field.

@@ -9,8 +9,9 @@ import typer
 
 from ontologia.cli.call import Call
 from ontologia.cli.models import Models, load_models
+from ontologia.cli.operator import Reason, operating
 from ontologia.cli.output import say, show_json
-from ontologia.cli.spans import span
+from ontologia.cli.times import span
 
 _SOURCE = "ontologia emit"
 
@@ -34,6 +35,7 @@ def emit(
     priority: Annotated[
         int | None, typer.Option(help="Higher ones first.", show_default="100, or the class's")
     ] = None,
+    reason: Reason = None,
 ) -> None:
     """Store an event, now or for later, and print its id.
 
@@ -41,38 +43,48 @@ def emit(
     be the name of the class then. Without, type and fields are taken as they are: whoever handles
     the event finds out whether they fit.
 
+    With --reason a commit records who emitted it and why, and is its source.
+
     Example: ontologia emit order.placed '{"order_id": "o-7"}' --namespace shop
     """
+    from ontologia.runtime.operator import fitting
+
     payload = _checked_json(fields)
-    if models is not None:
-        type, payload, priority = _validated(models, type, payload, priority)
+    cls = None if models is None else load_models(models).event_type(type)
     wait, time = None if delay is None else span(delay), None if at is None else _instant(at)
     if wait is not None and time is not None:
         raise typer.BadParameter("give --delay or --at, not both")
-    with call.writing() as session:
-        events = session.event_store
-        row = events.log.untyped_row(
-            type,
-            payload,
-            session.namespace,
-            priority=100 if priority is None else priority,
-            source=_SOURCE,
-            dedup_key=dedup_key,
-        )
-        stored = events.announce(row, delay=wait, at=time)
+    with operating(call, reason) as (session, by):
         namespace = session.namespace
-    known = stored.id != row.id
+        if reason is not None:
+            event_id, deferred, commit_id = by.emit(
+                type, payload, cls=cls, delay=wait, at=time, dedup_key=dedup_key, priority=priority
+            )
+            known = commit_id is None
+        else:
+            if cls is not None:
+                type, payload, priority = fitting(cls, payload, priority)
+            events = session.event_store
+            row = events.log.untyped_row(
+                type,
+                payload,
+                namespace,
+                priority=100 if priority is None else priority,
+                source=_SOURCE,
+                dedup_key=dedup_key,
+            )
+            event_id, deferred, _ = events.announce(row, delay=wait, at=time)
+            known = event_id != row.id
     if call.json:
-        answer: dict[str, Any] = {"id": stored.id, "type": type, "namespace": namespace}
-        show_json(answer | {"stored": not known, "deferred": stored.deferred})
+        stored_as = type if cls is None else cls.__event_type__
+        answer: dict[str, Any] = {"id": event_id, "type": stored_as, "namespace": namespace}
+        show_json(answer | {"stored": not known, "deferred": deferred})
         return
-    say(stored.id)
+    say(event_id)
     if known:
         typer.echo(f"nothing was stored: that event has the key {dedup_key}", err=True)
-    elif stored.deferred is not None:
-        typer.echo(
-            f"deferred event {stored.deferred}: it is announced when its time comes", err=True
-        )
+    elif deferred is not None:
+        typer.echo(f"deferred event {deferred}: it is announced when its time comes", err=True)
     if models is None and type[:1].isupper():
         _warn_of_class_name(type)
 
@@ -99,26 +111,6 @@ def _checked_json(text: str) -> str:
     except InvalidValueError as error:
         raise typer.BadParameter(str(error.args[0]), param_hint="JSON") from error
     raise typer.BadParameter(f'the fields are an object, {{"name": "value"}}, got {text:.100}')
-
-
-def _validated(
-    models: str, name: str, payload: str, priority: int | None
-) -> tuple[str, str, int | None]:
-    """Stored type, payload and priority of an event of a class; its own error if it does not fit."""
-    from ontologia import codec
-    from ontologia.errors import InvalidValueError
-    from ontologia.schema.event import event_of, payload_of
-
-    cls = load_models(models).event_type(name)
-    # Readers ignore what they do not know; whoever writes by hand has mistyped it.
-    unknown = sorted(set(codec.decode_stored(payload)) - set(cls.__event_fields__))
-    if unknown:
-        raise InvalidValueError(
-            f"{cls.__name__} has no field {', '.join(unknown)}; nothing was stored",
-            hint=f"It has {', '.join(cls.__event_fields__) or 'none'}.",
-        )
-    event = event_of(cls, payload)
-    return cls.__event_type__, payload_of(event), event.priority if priority is None else priority
 
 
 def _instant(text: str) -> datetime:

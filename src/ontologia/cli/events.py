@@ -11,13 +11,12 @@ import typer
 
 from ontologia.cli import archives, letters, operations, tail
 from ontologia.cli.call import Call, Commands, core_of
-from ontologia.cli.info import intakes_of
 from ontologia.cli.misnamed import tell_of_other_namespaces
 from ontologia.cli.output import age, instant, say, show_json, show_rows
-from ontologia.cli.spans import span
+from ontologia.cli.times import span
 
 if TYPE_CHECKING:
-    from ontologia.runtime.session import Session
+    from ontologia.runtime.views.handlers import HandlerRow
 
 app = Commands(help="Events, and those who process them.", no_args_is_help=True)
 EventId = Annotated[str, typer.Option("--event-id", metavar="ID", help="Of the event.")]
@@ -181,9 +180,11 @@ def consumers(call: Call) -> None:
 
     Example: ontologia events consumers --namespace orders
     """
+    from ontologia.runtime.views.handlers import handlers
+
     with call.reading() as session:
         now = core_of(session).clock.now()
-        rows = [_consumer(row, now, call) for row in _consumers(session)]
+        rows = [_consumer(row, now, call) for row in handlers(session, most=None)]
         shown = show_rows(
             call,
             ("Name", "Types", "Waiting", "Oldest", "Claimed", "Backoff", "Last Seen", "Paused"),
@@ -198,27 +199,27 @@ def consumers(call: Call) -> None:
             tell_of_other_namespaces(call, session)
 
 
-def _consumers(session: Session) -> Iterator[dict[str, Any]]:
-    """Every consumer, with the sums of what waits for it."""
-    store = session.event_store
-    waiting = store.activity.waiting(session.namespace)
-    for row in store.list_consumers(session.namespace):
-        mine = [each for each in waiting if each["handler"] == row["name"]]
-        sums = {name: sum(e[name] for e in mine) for name in ("waiting", "claimed", "backoff")}
-        oldest = min((e["oldest_waiting"] for e in mine if e["waiting"]), default=None)
-        kept = {name: row[name] for name in ("name", "types", "last_seen_at", "paused_at")}
-        yield kept | sums | {"oldest_waiting": oldest}
+def _consumer(row: HandlerRow, now: datetime, call: Call) -> dict[str, Any]:
+    from ontologia.clock import to_text
 
-
-def _consumer(row: dict[str, Any], now: datetime, call: Call) -> dict[str, Any]:
+    oldest, seen, paused = row.oldest_waiting, row.last_seen_at, row.paused_at
+    shown: dict[str, Any] = {
+        "name": row.name,
+        "types": list(row.types),
+        "last_seen_at": to_text(seen),
+        "paused_at": None if paused is None else to_text(paused),
+        "waiting": row.waiting.number,
+        "claimed": row.claimed.number,
+        "backoff": row.backoff.number,
+        "oldest_waiting": None if oldest is None else to_text(oldest),
+    }
     if call.json:
-        return row
-    paused = row["paused_at"]
-    return row | {
-        "types": ", ".join(row["types"]),
-        "oldest_waiting": _age(row["oldest_waiting"], now),
-        "last_seen_at": _age(row["last_seen_at"], now),
-        "paused_at": None if paused is None else f"since {instant(_instant(paused))}",
+        return shown
+    return shown | {
+        "types": ", ".join(row.types),
+        "oldest_waiting": None if oldest is None else age(now - oldest),
+        "last_seen_at": age(now - seen),
+        "paused_at": None if paused is None else f"since {instant(paused)}",
     }
 
 
@@ -245,6 +246,8 @@ def stats(
 
     Example: ontologia events stats --namespace orders --window 1h
     """
+    from ontologia.runtime.views.store import intakes
+
     length = span(window)
     if not length:
         raise typer.BadParameter("--window must be longer than nothing")
@@ -275,17 +278,16 @@ def stats(
         if not shown:
             tell_of_other_namespaces(call, session)
         if not call.json:
-            for each in intakes_of(session):
+            for each in intakes(session):
                 typer.echo(
-                    f"intake {each['intake']}: {each['lag']:,} messages were left at "
-                    f"{instant(_instant(each['as_of']))}",
+                    f"intake {each.uri}: {each.lag:,} messages were left at {instant(each.as_of)}",
                     err=True,
                 )
-            for each in session.event_store.list_sessions(session.namespace):
-                threads = each["metadata"].get("abandoned_threads")
-                if threads and not (each["stopped_at"] or each["is_dead"]):
+            for row in session.event_store.list_sessions(session.namespace):
+                threads = row["metadata"].get("abandoned_threads")
+                if threads and not (row["stopped_at"] or row["is_dead"]):
                     typer.echo(
-                        f"{threads} threads of session {each['session_id']} are stuck in handlers "
+                        f"{threads} threads of session {row['session_id']} are stuck in handlers "
                         "past their timeouts",
                         err=True,
                     )

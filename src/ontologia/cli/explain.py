@@ -12,9 +12,7 @@ from ontologia.cli.output import cell, instant, show_json
 
 if TYPE_CHECKING:
     from ontologia.runtime.explain import Cause, Why
-    from ontologia.runtime.session import Session
     from ontologia.runtime.trace import Outcome, Trace, TracedEvent
-    from ontologia.schema.shape import Shape
 
 _STYLES = {"acked": "green", "dead_lettered": "red", "backoff": "yellow", "claimed": "cyan"}
 _STATES = {
@@ -44,8 +42,10 @@ def why(
 
     Example: ontologia why Order o-1 --field status
     """
+    from ontologia.runtime.views.why import why_by_name
+
     with call.reading() as session:
-        found = _why(session, type_name, key, field)
+        found = why_by_name(session, type_name, key, field)
         if call.json:
             show_json(_why_json(found))
             return
@@ -58,39 +58,6 @@ def why(
         here.line = [*here.line, (f", {note}", "dim")]
     _draw_causes(here, found)
     draw(tree)
-
-
-def _why(session: Session, type_name: str, key: str, field: str | None) -> Why:
-    from ontologia.errors import NotFoundError, QueryError
-    from ontologia.runtime.stored import StoredTypes
-
-    classes = StoredTypes.of(session).named(type_name)
-    problem: Exception | None = None
-    for cls in classes:
-        if field is not None and not cls.__shape__.has(field):
-            problem = problem or NotFoundError(
-                f"{type_name} has no field {field!r}",
-                hint=f"It has {', '.join(cls.__shape__.fields)}.",
-            )
-            continue
-        try:
-            return _plain(cls.__shape__, session.why(cls, key, field))
-        except (NotFoundError, QueryError) as error:
-            problem = problem or error
-    raise problem or NotFoundError(f"there is no {type_name} {key}")
-
-
-def _plain(shape: Shape, found: Why) -> Why:
-    """With the value as it is stored."""
-    from dataclasses import replace
-
-    from ontologia.schema.stored import plain
-
-    if found.value is None:
-        return found
-    if found.field is None:
-        return replace(found, value=plain(shape, found.value))
-    return replace(found, value=plain(shape, {found.field: found.value})[found.field])
 
 
 def _within(metadata: dict[str, Any]) -> list[str]:

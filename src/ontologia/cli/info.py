@@ -63,8 +63,8 @@ def init(
 
 
 def _found(uri: str, call: Call) -> Literal["nothing", "old", "store"]:
-    from ontologia.cli.visitor import check_store
     from ontologia.errors import NotFoundError, StoreOpenError
+    from ontologia.runtime.views.reading import check_store
     from ontologia.store.copying.refusals import OldLayout
 
     try:
@@ -94,11 +94,18 @@ def info(
 
     Example: ontologia info --stats --schema
     """
+    from ontologia.clock import to_text
+    from ontologia.runtime.views import store
+
     with call.reading() as session:
         facts = _facts(session)
         types = _types(session, stats, schema)
         namespaces = _namespaces(session) if stats else None
-        relays, intakes = _relays(session), intakes_of(session)
+        relays = [{"relay": each.uri, "lag": each.lag} for each in store.relays(session)]
+        intakes = [
+            {"intake": each.uri, "lag": each.lag, "as_of": to_text(each.as_of)}
+            for each in store.intakes(session)
+        ]
     if call.json:
         carried = {"relays": relays, "intakes": intakes}
         counted = {"namespaces": namespaces} if stats else {}
@@ -120,44 +127,18 @@ def info(
             show_rows(call, columns, rows, names=names)
 
 
-def _relays(session: Session) -> list[dict[str, Any]]:
-    """The relays of the namespace, with what waits for each: costs what waits."""
-    store = session.event_store
-    lags = {
-        each["name"].removeprefix("relay:"): 0
-        for each in store.list_consumers(session.namespace)
-        if each["name"].startswith("relay:")
-    }
-    if not lags:
-        return []
-    for each in store.activity.waiting(session.namespace):
-        uri = (each["handler"] or "").removeprefix("relay:")
-        if uri in lags and each["handler"] != uri:
-            lags[uri] += each["waiting"] + each["claimed"] + each["backoff"]
-    return [{"relay": uri, "lag": lag} for uri, lag in sorted(lags.items())]
-
-
-def intakes_of(session: Session) -> list[dict[str, Any]]:
-    """The intakes of the namespace, with what was left when they last stored something."""
-    found: dict[str, dict[str, Any]] = {}
-    for each in session.event_store.intakes.listed(session.namespace):
-        row = found.setdefault(each["source"], {"intake": each["source"], "lag": 0, "as_of": ""})
-        row["lag"] += each["behind"]
-        row["as_of"] = max(row["as_of"], each["updated_at"])
-    return list(found.values())
-
-
 def _facts(session: Session) -> dict[str, Any]:
-    about = core_of(session).store.inventory.about()
-    last = session.list_commits(limit=1)
+    from ontologia.runtime.views.store import store_facts
+
+    facts = store_facts(session)
     return {
-        "store": core_of(session).store.uri,
-        "backend": about.backend,
-        **({} if about.durability is None else {"durability": about.durability}),
-        "layout": about.layout,
-        "size": about.bytes,
-        "head": last[0]["id"] if last else 0,
-        "last_commit": last[0]["created_at"] if last else None,
+        "store": facts.uri,
+        "backend": facts.backend,
+        **({} if facts.durability is None else {"durability": facts.durability}),
+        "layout": facts.layout,
+        "size": facts.bytes,
+        "head": facts.head,
+        "last_commit": facts.last_commit_at,
     }
 
 

@@ -11,7 +11,7 @@ from ontologia.cli.call import Call, core_of
 from ontologia.cli.misnamed import tell_of_other_namespaces, tell_of_unknown_handler
 from ontologia.cli.operator import Reason, operating
 from ontologia.cli.output import counted, say, show_json, show_rows
-from ontologia.cli.spans import span
+from ontologia.cli.times import ago
 
 if TYPE_CHECKING:
     from ontologia.runtime.operator import Operator
@@ -225,18 +225,14 @@ def _selection(
     newer_than: str | None,
 ) -> Selection:
     """The dead letters that these options mean."""
-    from ontologia.store.events import checks
-    from ontologia.store.events.operations import Selection
+    from ontologia.runtime.views.dead_letters import selection
 
-    for text in filter(None, (event_id, handler, type, error)):
-        checks.name("what a dead letter is chosen by", text, checks.LONGEST_KEY)
     now = core_of(session).clock.now()
-    try:
-        until = None if older_than is None else now - span(older_than)
-        since = None if newer_than is None else now - span(newer_than)
-    except OverflowError as failure:
-        raise typer.BadParameter("no event is that old") from failure
-    return Selection(event_id, handler, type, error, since, until)
+    return selection(
+        *(event_id, handler, type, error),
+        since=ago(now, newer_than),
+        until=ago(now, older_than),
+    )
 
 
 def _row(letter: DeadLetter) -> dict[str, Any]:

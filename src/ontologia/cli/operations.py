@@ -14,7 +14,8 @@ import typer
 from ontologia.cli.call import Call
 from ontologia.cli.operator import Reason, operating
 from ontologia.cli.output import counted, say, show_json, show_rows
-from ontologia.cli.spans import in_words, span
+from ontologia.cli.times import span
+from ontologia.runtime.views.times import in_words
 
 EventId = Annotated[str, typer.Option("--event-id", metavar="ID", help="Of the event.")]
 Name = Annotated[str, typer.Argument(metavar="HANDLER", help="Its whole name.")]

@@ -37,10 +37,10 @@ def preflight(
 
     Example: ontologia preflight shop.models shop.handlers --datastore-uri sqlite:///app.db
     """
-    from ontologia.cli.visitor import refused_layout
     from ontologia.runtime.modules import together
     from ontologia.runtime.preflight import SAMPLE, of_layout
     from ontologia.runtime.preflight import preflight as examine
+    from ontologia.runtime.views.reading import refused_layout
 
     found = together([load_models(module) for module in modules])
     load_upgraders(upgraders)

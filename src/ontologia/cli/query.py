@@ -12,8 +12,9 @@ from typer.core import TyperCommand
 
 from ontologia.cli.call import Call, Commands
 from ontologia.cli.models import Upgraders, load_upgraders
-from ontologia.cli.moments import FORMS, METAVAR, Moment, moment
 from ontologia.cli.output import harmless, say, show_json
+from ontologia.cli.times import FORMS, METAVAR, commit_or_time
+from ontologia.runtime.views.times import CommitOrTime
 
 if TYPE_CHECKING:
     from ontologia.query.words import Words
@@ -38,10 +39,10 @@ Filter = Annotated[
     list[str] | None, typer.Option("--filter", metavar="PATH OP VALUE", help=_FILTER)
 ]
 AsOf = Annotated[
-    Moment | None,
+    CommitOrTime | None,
     typer.Option(
         "--as-of",
-        parser=moment,
+        parser=commit_or_time,
         metavar=METAVAR,
         help=f"The state after this commit, or at this time. {FORMS}",
     ),
@@ -50,10 +51,10 @@ History = Annotated[
     bool, typer.Option("--with-history", help="Every version, oldest first, deletions included.")
 ]
 Since = Annotated[
-    Moment | None,
+    CommitOrTime | None,
     typer.Option(
         "--history-since",
-        parser=moment,
+        parser=commit_or_time,
         metavar=METAVAR,
         help="Every version after this commit, or this time.",
     ),

@@ -16,8 +16,9 @@ import typer
 
 from ontologia.cli.call import Call
 from ontologia.cli.models import Models, load_models
-from ontologia.cli.moments import FORMS, METAVAR, Moment, moment
 from ontologia.cli.output import counted, say, show_json
+from ontologia.cli.times import FORMS, METAVAR, commit_or_time
+from ontologia.runtime.views.times import CommitOrTime
 
 if TYPE_CHECKING:
     from ontologia.runtime.transfer import ImportReport
@@ -41,10 +42,10 @@ def export(
         typer.Option("--type", metavar="TYPE", help="Only this type; may be repeated."),
     ] = None,
     as_of: Annotated[
-        Moment | None,
+        CommitOrTime | None,
         typer.Option(
             "--as-of",
-            parser=moment,
+            parser=commit_or_time,
             metavar=METAVAR,
             help=f"The state after this commit, or at this time. {FORMS}",
         ),

@@ -11,7 +11,7 @@ from cronsim import CronSim, CronSimError
 
 from ontologia import codec
 from ontologia.errors import ConfigError, ConfigTypeError, shown
-from ontologia.schema.event import Event, types_of
+from ontologia.schema.event import Event, payload_of, types_of
 
 _FIELDS = 5
 
@@ -67,6 +67,30 @@ class Schedule:
     def next_after(self, instant: datetime) -> datetime | None:
         """The first tick after this instant, in UTC; None if there is never another."""
         return next_tick(self.cron, instant, self._zone)
+
+    def described(self) -> dict[str, Any]:
+        """What the row of a session says of it."""
+        return {
+            "key": self.key,
+            "type": type(self.event).__event_type__,
+            "payload": payload_of(self.event),
+            "priority": self.event.priority,
+            "cron": self.cron,
+            "tz": self.tz,
+        }
+
+
+def next_ticks(cron: str, tz: str | None, after: datetime, number: int) -> list[datetime]:
+    """The next times of a schedule, in UTC; fewer if there are no more.
+
+    ConfigError if this machine does not know the zone.
+    """
+    zone, found = _zone(tz), list[datetime]()
+    tick = next_tick(cron, after, zone)
+    while tick is not None and len(found) < number:
+        found.append(tick)
+        tick = next_tick(cron, tick, zone)
+    return found
 
 
 def next_tick(cron: str, instant: datetime, zone: tzinfo = UTC) -> datetime | None:

@@ -79,6 +79,7 @@ class Maintenance:
         tasks: Sequence[Task] = (),
     ) -> None:
         """`tasks` are done besides; `beat_seconds` replaces the interval of the settings."""
+        self._host = host
         self._clock = host.clock
         self._source = source
         self._inbox = inbox
@@ -93,7 +94,7 @@ class Maintenance:
         self._tasks = [
             Task("the heartbeat", beat, source.beat),
             Task("leases", self._every_ms / 1000, self._renew),
-            Task("schedules", SCHEDULE_LOOK, host.scheduler.fire_due),
+            Task("schedules", SCHEDULE_LOOK, self._look_at_schedules),
             Task("collection", config.event_gc_interval_ms / 1000, self._collect),
             *tasks,
         ]
@@ -166,6 +167,12 @@ class Maintenance:
         return None
 
     # -- tasks ------------------------------------------------------------------------------------
+
+    def _look_at_schedules(self) -> None:
+        """Fire what is due, and keep the row of the session up to date about which there are."""
+        self._host.scheduler.fire_due()
+        if self._host.scheduler.changed:
+            self._host.register_session()
 
     def _renew(self) -> None:
         """Renew each lease when a third of it has passed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from datetime import datetime
+from typing import Any
 
 from ontologia.clock import Clock, to_text
 from ontologia.delivery.lineage import Lineage
@@ -21,6 +22,8 @@ class Scheduler:
         self._clock = clock
         self._next: dict[str, tuple[Schedule, datetime | None]] = {}
         self._lock = threading.Lock()
+        self.changed = False
+        """Whether schedules came or went since `described` was called."""
 
     def add(self, schedules: Iterable[Schedule]) -> list[Schedule]:
         """Fire these from their first tick after now on; those that were not there before."""
@@ -35,12 +38,21 @@ class Scheduler:
                 if schedule.key not in self._next:
                     self._next[schedule.key] = (schedule, schedule.next_after(now))
                     added.append(schedule)
+                    self.changed = True
         return added
 
     def remove(self, schedule: Schedule) -> bool:
         """Fire it no more; False if it was not there."""
         with self._lock:
-            return self._next.pop(schedule.key, None) is not None
+            removed = self._next.pop(schedule.key, None) is not None
+            self.changed = self.changed or removed
+            return removed
+
+    def described(self) -> list[dict[str, Any]]:
+        """What the row of the session says of the schedules."""
+        with self._lock:
+            self.changed = False
+            return [schedule.described() for schedule, _ in self._next.values()]
 
     def restart(self) -> None:
         """A run begins: what was missed before is not made up for."""

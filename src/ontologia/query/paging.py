@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ontologia.query.builder import EntityQuery, PathQuery, RelationQuery, question_of
@@ -42,24 +42,21 @@ def stream(
         done += wanted
         rest = None if rest is None else rest - wanted
         if by_key:
-            query = first.where(_further(question.shape, found[-1]))
+            query = first.where(after_key(question.shape, _key_of(question.shape, found[-1])))
 
 
-def _further(shape: Shape, last: Any) -> Condition:
-    """What comes after this object in the order of keys."""
-    values: list[tuple[str, Column, str]]
-    if shape.kind == "entity":
-        key = shape.key or ""
-        values = [(key, "key", shape.key_text(last.__dict__[key]))]
-    else:
-        values = [
-            ("left_key", "left_key", last.left_key),
-            ("right_key", "right_key", last.right_key),
-        ]
-        if shape.instance_key is not None:
-            values.append((shape.instance_key, "instance_key", instance_key_of(last)))
+def after_key(shape: Shape, key: Sequence[str]) -> Condition:
+    """What comes after the object with this key in the order of keys, which are texts there."""
     # As text, which is how objects are ordered: 10 comes before 9.
-    paths = [(Path(shape.name, name, "text", column=column), text) for name, column, text in values]
+    names: list[tuple[str, Column]] = [(shape.key or "", "key")]
+    if shape.kind == "relation":
+        names = [("left_key", "left_key"), ("right_key", "right_key")]
+        if shape.instance_key is not None:
+            names.append((shape.instance_key, "instance_key"))
+    paths = [
+        (Path(shape.name, name, "text", column=column), text)
+        for (name, column), text in zip(names, key, strict=False)
+    ]
     ways: list[Condition] = []
     for number, (path, text) in enumerate(paths):
         way: Condition = Compare(path, ">", text)
@@ -70,3 +67,10 @@ def _further(shape: Shape, last: Any) -> Condition:
         return ways[0]
     # The first part lets an index begin at the right place.
     return Compare(paths[0][0], ">=", paths[0][1]) & Or(tuple(ways))
+
+
+def _key_of(shape: Shape, obj: Any) -> tuple[str, ...]:
+    if shape.kind == "entity":
+        return (shape.key_text(obj.__dict__[shape.key or ""]),)
+    ends = (obj.left_key, obj.right_key)
+    return ends if shape.instance_key is None else (*ends, instance_key_of(obj))

@@ -29,6 +29,7 @@ from ontologia.store.events.decoding import fill
 from ontologia.store.events.log import fire_time
 from ontologia.store.key_length import check_keys
 from ontologia.store.protocol import StateReader, Store, Transaction
+from ontologia.store.provenance import BY_COMMIT, EMITTED
 from ontologia.store.rows import (
     Announcement,
     Claim,
@@ -350,9 +351,10 @@ class _Writing(Request):
             if request.derive is not None:
                 announcements += request.derive(found)
             if found:
-                commit_id = tx.write_commit(found, metadata=request.metadata, versions=versions)
+                metadata = _with_emitted(request.metadata, announcements)
+                commit_id = tx.write_commit(found, metadata=metadata, versions=versions)
                 check_unique(tx, map(self._versions.shape, self._touched), found)
-        source = request.source if commit_id is None else f"{_BY_COMMIT}{commit_id}"
+        source = request.source if commit_id is None else f"{BY_COMMIT}{commit_id}"
         if source is not None:
             announcements = [_emitted_by(each, source) for each in announcements]
         stored = tx.announce(announcements) if announcements else []
@@ -365,7 +367,15 @@ class _Writing(Request):
         self.written = Written(commit_id, stored, unchanged, state)
 
 
-_BY_COMMIT = "commit:"
+def _with_emitted(
+    metadata: dict[str, Any], announcements: Sequence[Announcement]
+) -> dict[str, Any]:
+    """With the ids of the events that a handler emits with its commit.
+
+    Their source is the handler. Of other events it is the commit.
+    """
+    emitted = [each.row.id for each in announcements if each.row.source is not None]
+    return metadata | {EMITTED: emitted} if emitted else metadata
 
 
 def _emitted_by(announcement: Announcement, source: str) -> Announcement:
@@ -374,12 +384,6 @@ def _emitted_by(announcement: Announcement, source: str) -> Announcement:
     if row.source is not None:
         return announcement
     return announcement._replace(row=row._replace(source=source))
-
-
-def announcing_commit(source: str | None) -> int | None:
-    """The commit in an event's `source`; None if something else announced it."""
-    number = (source or "").removeprefix(_BY_COMMIT)
-    return int(number) if number != source and number.isdecimal() else None
 
 
 def conflict_wait(conflicts: int, chance: random.Random) -> float:

@@ -178,6 +178,8 @@ class Core:
             types = {each for consumer in running for each in consumer.types}
             metadata["consumers"] = list(dict.fromkeys(each.name for each in running))
             metadata["event_types"] = sorted(types - {ALL_TYPES})
+        if schedules := self.scheduler.described():
+            metadata["schedules"] = schedules
         self.store.events.register_session(self.session_id, self.namespace, metadata)
 
     def end_session(self) -> None:

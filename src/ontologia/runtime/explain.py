@@ -24,11 +24,10 @@ from ontologia.errors import (
     QueryTypeError,
 )
 from ontologia.migration.versions import TypeVersions
-from ontologia.runtime.commits import announcing_commit
 from ontologia.schema.registry import shape_of
 from ontologia.schema.shape import Shape
 from ontologia.store.protocol import Store
-from ontologia.store.provenance import StoredVersion, Trail
+from ontologia.store.provenance import StoredVersion, Trail, emitting_commit
 from ontologia.store.rows import CommitRow, EventRow, ObjectKey
 
 log = logging.getLogger(__name__)
@@ -121,7 +120,7 @@ class Explanations:
             raise QueryError(
                 f"{shape.name} has no field {field!r}", hint=f"It has {', '.join(shape.fields)}."
             )
-        ways = _keys(shape, key)
+        ways = keys_of(shape, key)
         found = None
         with self._store.provenance.read() as trail:
             for way in ways:
@@ -148,7 +147,7 @@ class Explanations:
         commit = trail.commit(setter.commit_id)
         if commit is None:
             raise NotFoundError(f"commit {setter.commit_id}, which wrote it, is not in the store")
-        fields = self._fields(shape, key, newest)
+        fields = self.fields(shape, key, newest)
         event_id = commit.metadata.get("event_id")
         causes = trail.causes(event_id) if isinstance(event_id, str) else []
         return Why(
@@ -190,9 +189,8 @@ class Explanations:
             missing = causes[-1].causation_id
         return replace(why, causes=tuple(causes))
 
-    def _fields(
-        self, shape: Shape, key: ObjectKey, version: StoredVersion
-    ) -> dict[str, Any] | None:
+    def fields(self, shape: Shape, key: ObjectKey, version: StoredVersion) -> dict[str, Any] | None:
+        """The fields of a version, as the type has them now; None if it says "deleted"."""
         if version.fields is None:
             return None
         stored: dict[str, Any] = codec.decode_stored(version.fields)
@@ -229,7 +227,7 @@ def find_commits(
 # -- keys and versions ----------------------------------------------------------------------------
 
 
-def _keys(shape: Shape, key: Any) -> list[ObjectKey]:
+def keys_of(shape: Shape, key: Any) -> list[ObjectKey]:
     """What a caller's key may mean; several if the text has more colons than a key has parts."""
     if shape.kind == "entity":
         text = (
@@ -314,7 +312,7 @@ def _cause(row: EventRow) -> Cause:
         from_text(row.created_at),
         payload_of(row),
         row.source,
-        announcing_commit(row.source),
+        emitting_commit(row.source),
         row.causation_id,
     )
 

@@ -8,19 +8,24 @@ was given, `reason`. Programs that need no record use `session.event_store`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ontologia import codec
 from ontologia.clock import to_text
 from ontologia.errors import InvalidValueError, NotFoundError, OntologiaError
 from ontologia.runtime.session import core_of
+from ontologia.schema.event import Event, event_of, payload_of
 from ontologia.store.events import checks
 from ontologia.store.events.archives import Moved, Restored, in_event_store
+from ontologia.store.events.log import fire_time
 from ontologia.store.events.operations import PORTION, Selection
 from ontologia.store.open import open_archive
 from ontologia.store.protocol import Transaction
+from ontologia.store.provenance import BY_COMMIT, EMITTED
+from ontologia.store.rows import Announcement, EventRow, Stored
 
 if TYPE_CHECKING:
     from ontologia.runtime.session import Session
@@ -29,6 +34,7 @@ if TYPE_CHECKING:
 
 _LONGEST_REASON = 2_000
 _SHOWN = 500
+_PRIORITY = 100
 ANY = Selection()
 
 
@@ -40,19 +46,53 @@ class Retried(NamedTuple):
     """Dead letters whose event is not retained any more, or whose consumer was forgotten."""
 
 
+class Emitted(NamedTuple):
+    """What came of an emit."""
+
+    event_id: str
+    """That of the first event, if its dedup_key was taken."""
+    deferred: int | None
+    """The number of a deferred event."""
+    commit_id: int | None
+    """The commit that records it; None if nothing was stored, since the dedup_key was taken."""
+
+
 def checked_reason(reason: str | None) -> str | None:
     """A reason that can be kept; InvalidValueError if it is empty, too long or no text."""
     return None if reason is None else checks.name("a reason", reason, longest=_LONGEST_REASON)
 
 
-class Operator:
-    """Changes the events of a session's namespace, and records that `name` did, and why."""
+class _KeyTakenError(Exception):
+    """An event has the dedup_key already."""
 
-    def __init__(self, session: Session, name: str, *, reason: str | None = None) -> None:
+    def __init__(self, stored: Stored) -> None:
+        super().__init__(stored.id)
+        self.stored = stored
+
+
+class Operator:
+    """Changes the events of a namespace, and records that `name` did, and why.
+
+    The namespace is the session's unless `namespace` names another one. `via` is kept in the record:
+    what the operator used, if it was not the command line or Python.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        name: str,
+        *,
+        reason: str | None = None,
+        namespace: str | None = None,
+        via: str | None = None,
+    ) -> None:
         self._core = core_of(session)
         self._store = self._core.store
         self._events = session.event_store
-        self._namespace = session.namespace
+        self._namespace = (
+            session.namespace if namespace is None else checks.name("namespace", namespace)
+        )
+        self._via = None if via is None else checks.name("via", via, checks.LONGEST_KEY)
         self.name = checks.name("an operator's name", name, checks.LONGEST_KEY)
         self.reason = checked_reason(reason)
 
@@ -75,7 +115,7 @@ class Operator:
         record, under numbers from 0 down.
         """
         operations = self._events.operations
-        return Retried(*self._end_letters("retry", "retried", which, operations.retry))
+        return Retried(*self._end_letters("events retry", "retried", which, operations.retry))
 
     def dismiss(self, which: Selection) -> int:
         """Take dead letters off the list, when nothing is to be done about them; how many.
@@ -84,7 +124,7 @@ class Operator:
         and `replay` announces one anew. One transaction, and one record, for every 5,000.
         """
         operations = self._events.operations
-        return self._end_letters("dismiss", "dismissed", which, operations.dismiss)[0]
+        return self._end_letters("events dismiss", "dismissed", which, operations.dismiss)[0]
 
     def _end_letters(
         self,
@@ -111,6 +151,92 @@ class Operator:
         return ended, left
 
     # -- events -------------------------------------------------------------------------------
+
+    def emit(
+        self,
+        event_type: str,
+        payload: Mapping[str, Any] | str,
+        *,
+        cls: type[Event] | None = None,
+        delay: float | timedelta | None = None,
+        at: datetime | None = None,
+        dedup_key: str | None = None,
+        priority: int | None = None,
+    ) -> Emitted:
+        """Store an event, now or for later.
+
+        `payload` is a mapping, or a JSON object as text. With `cls` it is checked against that class,
+        which has the priority, too; without, whoever handles the event finds out whether it fits. Its
+        source is the commit that records it.
+        """
+        text = payload if isinstance(payload, str) else codec.encode(dict(payload))
+        if cls is not None:
+            event_type, text, priority = fitting(cls, text, priority)
+        told: dict[str, Any] = {"type": event_type}
+        if dedup_key is not None:
+            told["dedup_key"] = dedup_key
+        row = self._events.log.untyped_row(
+            event_type,
+            text,
+            self._namespace,
+            priority=_PRIORITY if priority is None else priority,
+            dedup_key=dedup_key,
+        )
+        fire_at = fire_time(self._core.clock.now(), delay=delay, at=at)
+        if fire_at is not None:
+            told["at"] = to_text(datetime.fromtimestamp(fire_at, UTC))
+        return self._emit("emit", row, fire_at, told)
+
+    def fire(self, key: str) -> str:
+        """Emit the event of a schedule now, beside its ticks; the id of the event.
+
+        `key` is the schedule's key, or the type of its event if there is one schedule of that type.
+        NotFoundError if no session on record runs or ran such a schedule.
+        """
+        checks.name("a schedule", key, checks.LONGEST_KEY)
+        described = self._schedule(key)
+        row = self._events.log.untyped_row(
+            described["type"],
+            described["payload"],
+            self._namespace,
+            priority=described["priority"],
+        )
+        told = {"schedule": described["key"], "type": described["type"]}
+        return self._emit("schedules fire", row, None, told).event_id
+
+    def _schedule(self, key: str) -> dict[str, Any]:
+        found = self._events.listings.schedules(self._namespace)
+        meant = [each for each in found if key in (each["key"], each["type"])]
+        if len(meant) == 1:
+            return meant[0]
+        if meant:
+            raise InvalidValueError(
+                f"{len(meant)} schedules emit {key}; nothing was emitted",
+                hint=f"Name one by its key: {', '.join(each['key'] for each in meant[:5])}.",
+            )
+        raise NotFoundError(
+            f"no session on record runs the schedule {key} in namespace {self._namespace!r}; "
+            f"nothing was emitted",
+            hint="ontologia schedules list shows those that sessions run, with their keys.",
+        )
+
+    def _emit(
+        self, action: str, row: EventRow, fire_at: float | None, told: dict[str, Any]
+    ) -> Emitted:
+        """Store an event with the record of it; neither of them if its dedup_key is taken."""
+        try:
+            with self._store.write() as transaction:
+                number = self._record(
+                    transaction, action, told, {"emitted": 1}, **{EMITTED: [row.id]}
+                )
+                row = row._replace(source=f"{BY_COMMIT}{number}")
+                [stored] = transaction.announce([Announcement(row, fire_at)])
+                if stored.id != row.id:
+                    raise _KeyTakenError(stored)
+        except _KeyTakenError as taken:
+            return Emitted(taken.stored.id, None, None)
+        self._events.wake()
+        return Emitted(stored.id, stored.deferred, number)
 
     def cancel(self, which: str) -> dict[str, Any]:
         """Take back a deferred event, by number or id, or one that waits for all its consumers.
@@ -160,7 +286,7 @@ class Operator:
         if found is None:
             raise self._nothing_to_cancel(transaction, which)
         told = {"kind": kind} | found
-        self._record(transaction, "cancel", said, {"cancelled": 1}, cancelled=told)
+        self._record(transaction, "events cancel", said, {"cancelled": 1}, cancelled=told)
         return told
 
     def _cancel_deferred(self, transaction: Transaction, which: str) -> dict[str, Any] | None:
@@ -195,7 +321,7 @@ class Operator:
             if new_id is None:
                 raise self._no_event(event_id)
             told = {"event_id": event_id}
-            self._record(transaction, "replay", told, {"replayed": 1}, new_event_id=new_id)
+            self._record(transaction, "events replay", told, {"replayed": 1}, new_event_id=new_id)
         self._events.wake()
         return new_id
 
@@ -213,7 +339,7 @@ class Operator:
         """
         told = {"before": _text(before)} | _of_type(event_type)
 
-        with self._counting("cleanup", told, "deleted") as counts:
+        with self._counting("events cleanup", told, "deleted") as counts:
 
             def count(portion: int) -> None:
                 counts["deleted"] += portion
@@ -242,7 +368,7 @@ class Operator:
         if self._core.bucket is not None and self._core.bucket.uri == archive.uri:
             raise in_event_store(archive.uri)
         told = {"to": archive.uri, "before": _text(before)} | _of_type(event_type)
-        with self._counting("archive", told, "archived") as counts:
+        with self._counting("events archive", told, "archived") as counts:
             for batch in self._events.archives.move(
                 self._namespace, before, archive, event_type=event_type
             ):
@@ -269,7 +395,7 @@ class Operator:
         told = {"from": archive.uri}
         if event_id is not None:
             told["event_id"] = checks.name("an event's id", event_id)
-        with self._counting("restore", told, "restored") as counts:
+        with self._counting("events restore", told, "restored") as counts:
             for batch in self._events.archives.restore(self._namespace, archive, event_id):
                 counts.update(batch._asdict())
                 progress(batch)
@@ -320,7 +446,8 @@ class Operator:
             if now is paused:
                 return False
             consumers.set_paused(transaction.tx, self._namespace, handler, paused=paused)
-            self._record(transaction, "pause" if paused else "resume", {"handler": handler}, {})
+            action = "events pause" if paused else "events resume"
+            self._record(transaction, action, {"handler": handler}, {})
         return True
 
     def forget(self, handler: str) -> None:
@@ -329,7 +456,7 @@ class Operator:
         with self._store.write() as transaction:
             if not self._events.consumers.remove(transaction.tx, self._namespace, handler):
                 raise self._no_consumer(handler)
-            self._record(transaction, "forget", {"handler": handler}, {"forgotten": 1})
+            self._record(transaction, "events forget", {"handler": handler}, {"forgotten": 1})
 
     # -- words --------------------------------------------------------------------------------
 
@@ -340,17 +467,21 @@ class Operator:
         arguments: dict[str, Any],
         counts: dict[str, int],
         **more: Any,
-    ) -> None:
+    ) -> int:
+        """Write the commit that says what was done; its number."""
         metadata = self._core.metadata() | {
+            "namespace": self._namespace,
             "operator": self.name,
-            "action": f"events {action}",
+            "action": action,
             "arguments": arguments,
             "counts": counts,
             **more,
         }
         if self.reason is not None:
             metadata["reason"] = self.reason
-        transaction.write_commit([], metadata=metadata, versions={})
+        if self._via is not None:
+            metadata["via"] = self._via
+        return transaction.write_commit([], metadata=metadata, versions={})
 
     def _no_event(self, event_id: str) -> NotFoundError:
         return NotFoundError(
@@ -365,9 +496,29 @@ class Operator:
         )
 
 
+def fitting(cls: type[Event], payload: str, priority: int | None = None) -> tuple[str, str, int]:
+    """Stored type, payload and priority of an event of a class; its own error if it does not fit."""
+    # Readers ignore what they do not know; whoever writes by hand has mistyped it.
+    unknown = sorted(set(codec.decode_stored(payload)) - set(cls.__event_fields__))
+    if unknown:
+        raise InvalidValueError(
+            f"{cls.__name__} has no field {', '.join(unknown)}; nothing was stored",
+            hint=f"It has {', '.join(cls.__event_fields__) or 'none'}.",
+        )
+    event = event_of(cls, payload)
+    return cls.__event_type__, payload_of(event), event.priority if priority is None else priority
+
+
 def _said(which: Selection) -> dict[str, Any]:
     """What a selection says, as JSON can keep it."""
-    return {name: _text(value) for name, value in which._asdict().items() if value is not None}
+    told: dict[str, Any] = {
+        name: _text(value)
+        for name, value in which._asdict().items()
+        if value is not None and name != "event_ids"
+    }
+    if which.event_ids is not None:
+        told["event_ids"] = len(which.event_ids)
+    return told
 
 
 def _of_type(event_type: str | None) -> dict[str, str]:

@@ -241,7 +241,7 @@ class Session(UnitOfWork):
         return self._core.store.events.cancel_deferred(self.namespace, number, claim=claim)
 
     def add_schedule(self, schedule: Schedule) -> None:
-        """Announce a schedule's event at its times, while this session runs. Again is nothing."""
+        """Emit a schedule's event at its times, while this session runs. Idempotent."""
         self._core.check_open()
         self._core.scheduler.add([schedule])
 

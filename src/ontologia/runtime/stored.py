@@ -48,6 +48,14 @@ class StoredTypes:
         """The class of a relation type; NotFoundError if the store has none of that name."""
         return self._wanted(("relation", name))
 
+    def entities(self) -> list[type[Any]]:
+        """The classes of all entity types that the store has now, by name."""
+        return [self.entity(name) for kind, name in sorted(self._stored) if kind == "entity"]
+
+    def relations(self) -> list[type[Any]]:
+        """The classes of all relation types that the store has now, by name."""
+        return [self.relation(name) for kind, name in sorted(self._stored) if kind == "relation"]
+
     def named(self, name: str) -> list[type[Any]]:
         """The entity and the relation of this name; NotFoundError if there is neither."""
         kinds = [kind for kind in ("entity", "relation") if self._knows((kind, name))]

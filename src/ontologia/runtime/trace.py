@@ -16,11 +16,10 @@ from ontologia import codec
 from ontologia.clock import from_text, to_text
 from ontologia.delivery.lifecycle import ClaimState, ClaimTimes, state_of
 from ontologia.errors import InvalidTypeError, OntologiaError
-from ontologia.runtime.commits import announcing_commit
 from ontologia.runtime.explain import payload_of
 from ontologia.store.events.archives import ArchivedEvent
 from ontologia.store.protocol import Store
-from ontologia.store.provenance import AttemptRow, Chain, ClaimRow, Trail
+from ontologia.store.provenance import AttemptRow, Chain, ClaimRow, Trail, emitting_commit
 from ontologia.store.rows import CommitRow, EventRow
 
 log = logging.getLogger(__name__)
@@ -181,7 +180,7 @@ def _tree(
             from_text(event.created_at),
             payload_of(event),
             event.source,
-            announcing_commit(event.source),
+            emitting_commit(event.source),
             event.causation_id,
             tuple(outcomes.get(event.id, ())),
             tuple(made[each.id] for each in below.get(event.id, ())),

@@ -2,14 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
+import time
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from typing import Any, Protocol, TypeAlias
 
 from ontologia.errors import LockContentionError
 
 HURRY_MS = 500
 Bindings: TypeAlias = dict[str, Any] | Sequence[Any]
+
+
+class ReadDeadline:
+    """When the reads of a block must have ended."""
+
+    __slots__ = ("_end", "seconds")
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._end = time.monotonic() + seconds
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left; negative once it has passed."""
+        return self._end - time.monotonic()
+
+    @property
+    def passed(self) -> bool:
+        """Whether it has passed."""
+        return time.monotonic() >= self._end
+
+
+_deadline: ContextVar[ReadDeadline | None] = ContextVar("read_deadline", default=None)
+read_deadline = _deadline.get
+"""The deadline for reads of the calling thread or task; None without one."""
+
+
+@contextmanager
+def reading_within(seconds: float) -> Generator[ReadDeadline]:
+    """Give the reads of this thread or task `seconds` of the machine's time; then ReadTimeoutError.
+
+    SQLite ends a statement that runs at that moment, PostgreSQL each statement that takes longer
+    than what was left as its transaction began. Writes are not limited. Of nested blocks the
+    deadline that comes first counts.
+    """
+    deadline, outer = ReadDeadline(seconds), read_deadline()
+    if outer is not None and outer.left < deadline.left:
+        deadline = outer
+    token = _deadline.set(deadline)
+    try:
+        yield deadline
+    finally:
+        _deadline.reset(token)
 
 
 class Conflict(LockContentionError):

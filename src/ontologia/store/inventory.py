@@ -5,7 +5,7 @@ For operators and for programs that take the state out. Reads only.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -96,6 +96,16 @@ class Contents:
                 found[kind, type_name] = number
         return found
 
+    def counts_up_to(self, types: Iterable[TypeKey], most: int) -> dict[TypeKey, int]:
+        """How many current objects each of these types has, counted up to `most`; costs that."""
+        asked = {
+            (kind, name): self._tx.ask(
+                self._sql[f"count_some_{_PLURAL[kind]}"], {"type": name, "most": most}
+            )
+            for kind, name in types
+        }
+        return {key: rows[0][0] for key, rows in asked.items()}
+
     def objects(self, kind: str, name: str, as_of: int | None = None) -> Iterator[StoredObject]:
         """The objects of a type in the order of their keys, now or as of a commit.
 
@@ -107,19 +117,25 @@ class Contents:
             after = page[-1].key
 
     def page(
-        self, kind: str, name: str, as_of: int | None, after: ObjectKey | None
+        self,
+        kind: str,
+        name: str,
+        as_of: int | None,
+        after: ObjectKey | None,
+        most: int = _PAGE,
+        most_bytes: int = _PAGE_BYTES,
     ) -> list[StoredObject]:
         """The next of these objects, after this key; [] at the end.
 
-        At most 1,000, and few if they are large.
+        At most `most`, and fewer if they are larger than `most_bytes` together.
         """
         sql = self._sql[f"{kind}_page" if as_of is None else f"{kind}_page_at"]
         parts = _KEY[kind]
-        asked: dict[str, Any] = {"type": name, "most": _PAGE, **_span(as_of)}
+        asked: dict[str, Any] = {"type": name, "most": most, **_span(as_of)}
         asked |= dict(zip(parts, after or ("",) * len(parts), strict=True))
         return [
             StoredObject(tuple(key), fields, version or 1)
-            for *key, fields, version in self._tx.page(sql, asked, _PAGE_BYTES)
+            for *key, fields, version in self._tx.page(sql, asked, most_bytes)
         ]
 
 

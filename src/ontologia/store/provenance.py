@@ -17,6 +17,11 @@ from ontologia.store.rows import TOMBSTONE, CommitRow, EventRow, ObjectKey
 
 _PAGE = 500
 _END = 2**63 - 1
+_STRIDE = 10_000  # commits that are looked at in one read
+BY_COMMIT = "commit:"
+"""What an event's `source` begins with, if it was emitted with a commit that no handler made."""
+EMITTED = "emitted"
+"""What the metadata of a handler's commit calls the ids of the events emitted with it."""
 _KEY = {"entity": ("key",), "relation": ("left", "right", "instance")}
 """What the statements call the parts of a key."""
 
@@ -79,11 +84,13 @@ class Trail:
         self._tx = tx
         self._sql = sql
 
-    def versions(self, kind: str, type_name: str, key: ObjectKey) -> Iterator[StoredVersion]:
-        """Everything that was ever said of one object, the newest first, read as it is wanted."""
+    def versions(
+        self, kind: str, type_name: str, key: ObjectKey, *, before: int = _END
+    ) -> Iterator[StoredVersion]:
+        """What was said of one object before a commit, the newest first, read as it is wanted."""
         sql = self._sql[f"{kind}_versions"]
         asked = {"type": type_name, **dict(zip(_KEY[kind], key, strict=True))}
-        before, most = _END, 2  # two are enough to see that the last version changed it
+        most = 2  # two are enough to see that the last version changed it
         while rows := self._tx.all(sql, {**asked, "before": before, "most": most}):
             for commit_id, fields, version in rows:
                 # Old files may have two versions of a key in one commit: the last one counts.
@@ -131,6 +138,26 @@ class Trail:
             self._tx.all(self._sql["ready_for"], ids),
         )
 
+    def ready_for(self, event_id: str) -> list[str]:
+        """The consumers that could claim an event and have not yet."""
+        ids = {"ids": codec.encode_checked([event_id])}
+        return [row[1] for row in self._tx.all(self._sql["ready_for"], ids)]
+
+    def emitting_commit(
+        self, event_id: str, source: str | None, causation_id: str | None
+    ) -> int | None:
+        """The commit that an event was emitted with; None if it was emitted alone.
+
+        One that a handler made names the events it emitted, and the event that was handled.
+        """
+        number = emitting_commit(source)
+        if number is not None or causation_id is None:
+            return number
+        for commit in self.commits_for([causation_id]):
+            if event_id in emitted_with(commit):
+                return commit.id
+        return None
+
     def event(self, event_id: str) -> EventRow | None:
         """One event; None if it is not retained."""
         row = self._tx.one(self._sql["get_event"], {"id": event_id})
@@ -155,13 +182,49 @@ class Provenance:
         with self._database.read() as tx:
             yield Trail(tx, self._sql)
 
-    def commits(self, *, since: int = 0) -> Iterator[CommitRow]:
-        """All commits after `since`, the newest first; few of them are in memory."""
-        before = _END
-        span = {"since": since, "most": _PAGE}
+    def commits(
+        self, *, since: int = 0, before: int | None = None, page: int = _PAGE
+    ) -> Iterator[CommitRow]:
+        """Commits after `since` and before `before`, the newest first; few of them are in memory."""
+        before = _END if before is None else before
+        span = {"since": since, "most": min(page, _PAGE)}
         while rows := self._database.all(self._sql["commits_before"], {**span, "before": before}):
             yield from map(commit_of, rows)
             before = rows[-1][0]
+
+    def operators_commits(
+        self, before: int | None = None, most: int = _PAGE
+    ) -> Iterator[tuple[list[CommitRow], int]]:
+        """Commits that operators made, the newest first, and the number that was looked back to.
+
+        Goes back 10,000 commits at a time, up to the first; those in between cost a look each.
+        `before` is the number of a commit; None begins at the head.
+        """
+        end = before
+        if end is None:
+            newest = self._database.all(
+                self._sql["commits_before"], {"since": 0, "most": 1, "before": _END}
+            )
+            end = int(newest[0][0]) + 1 if newest else 1
+        while end > 1:
+            first = max(1, end - _STRIDE)
+            asked = {"before": end, "first": first, "mark": '"operator":', "most": most}
+            rows = self._database.all(self._sql["operators_commits"], asked)
+            found = [each for each in map(commit_of, rows) if "operator" in each.metadata]
+            end = int(rows[-1][0]) if len(rows) == most else first
+            yield found, end
+
+
+def emitting_commit(source: str | None) -> int | None:
+    """The commit in an event's `source`; None if something else emitted it."""
+    number = (source or "").removeprefix(BY_COMMIT)
+    return int(number) if number != source and number.isdecimal() else None
+
+
+def emitted_with(commit: CommitRow) -> tuple[str, ...]:
+    """The events that a handler's commit says were emitted with it."""
+    said: object = commit.metadata.get(EMITTED)  # a handler may have written something else there
+    return tuple(map(str, said)) if isinstance(said, list) else ()
 
 
 def commit_of(row: tuple[int, str, str | None]) -> CommitRow:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from ontologia.clock import Clock, to_text
 from ontologia.errors import InvalidValueError
@@ -14,6 +14,31 @@ from ontologia.store.events.following import Follower
 
 Pair = tuple[str, str | None]
 """(event type, consumer); None for events that nobody is subscribed to."""
+
+
+UNLIMITED = 2**63 - 1
+
+
+class Load(NamedTuple):
+    """A consumer and what waits for it. A number that reached `most` may be more."""
+
+    name: str
+    types: tuple[str, ...]
+    last_seen_at: str
+    paused_at: str | None
+    waiting: int
+    """What can be claimed now."""
+    oldest_waiting: str | None
+    claimed: int
+    overdue: int
+    """Of those that can be claimed: begun, and not ended before their lease did."""
+    backoff: int
+    failing: int
+    """Of claimed, in backoff and to be claimed again: those with a failed attempt."""
+    more_waiting: bool
+    """Whether counting what waits ended at `most`."""
+    more_claims: bool
+    """The same of claimed, overdue, backoff and failing."""
 
 
 class Activity:
@@ -65,6 +90,42 @@ class Activity:
             self._count_waiting(tx, counted, {"namespace": namespace}, now)
         return counted.rows()
 
+    def types_of(self, namespace: str, name: str) -> list[str]:
+        """What a consumer subscribes to; [] if there is none of that name."""
+        rows = self._database.all(self._sql["pairs"], {"namespace": namespace})
+        return sorted(row[0] for row in rows if row[1] == name)
+
+    def loads(self, namespace: str, most: int = UNLIMITED) -> list[Load]:
+        """Every consumer with what waits for it, by name, from one snapshot.
+
+        Counts up to `most` of each kind, and costs that: ready, claimed, not yet dispatched. Three
+        statements and two for each consumer, which PostgreSQL is sent together.
+        """
+        place = {"namespace": namespace}
+        bounds = {"most": most, "now": to_text(self._clock.now())}
+        with self._database.read() as tx:
+            consumers = tx.all(self._sql["named_consumers"], place)
+            types: dict[int, list[str]] = {}
+            for consumer_id, event_type in tx.all(self._sql["subscriptions_in"], place):
+                types.setdefault(consumer_id, []).append(event_type)
+            rows = tx.ask(self._sql["load_arriving"], {**place, "most": most})
+            number = tx.ask(self._sql["count_arriving"], {"most": most})
+            asked = [
+                (
+                    tx.ask(self._sql["load_ready"], {"consumer_id": row[0], "most": most}),
+                    tx.ask(self._sql["load_claims"], {"consumer_id": row[0], **bounds}),
+                )
+                for row in consumers
+            ]
+            arriving = {row[0]: (row[1], row[2]) for row in rows}
+            cut = number[0][0] >= most
+            return [
+                _load(
+                    row, types.get(row[0], []), ready[0], claims[0], arriving.get(row[0]), most, cut
+                )
+                for row, (ready, claims) in zip(consumers, asked, strict=True)
+            ]
+
     def _count_waiting(self, tx: Tx, counted: _Counted, place: dict[str, str], now: str) -> None:
         for event_type, name, paused_at in tx.all(self._sql["pairs"], place):
             counted.of(event_type, name)["paused"] = paused_at is not None
@@ -105,6 +166,34 @@ class Activity:
                 asked = {**of_type, "priority": priority}
                 for name, count, conflicts in tx.all(self._sql["came_since"], asked):
                     counted.add_recent(event_type, name, count, conflicts)
+
+
+def _load(
+    consumer: Any,
+    types: list[str],
+    ready: Any,
+    claims: Any,
+    arriving: tuple[int, str] | None,
+    most: int,
+    cut: bool,
+) -> Load:
+    _, name, last_seen_at, paused_at = consumer
+    counted, leased, backoff, due, overdue, failing, oldest_due = claims
+    new, oldest_new = arriving or (0, None)
+    return Load(
+        name,
+        tuple(types),
+        last_seen_at,
+        paused_at,
+        ready[0] + due + new,
+        min(filter(None, (ready[1], oldest_due, oldest_new)), default=None),
+        leased,
+        overdue,
+        backoff,
+        failing,
+        cut or ready[0] >= most or counted >= most,
+        counted >= most,
+    )
 
 
 class _Counted:

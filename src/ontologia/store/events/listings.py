@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from ontologia import codec
 from ontologia.clock import Clock, from_text, to_text
@@ -17,6 +17,8 @@ from ontologia.store.events.claims import ALL_TYPES
 
 Ask: TypeAlias = Callable[[str, dict[str, Any]], list[Any]]
 _PORTION = 500
+_MOST_WAITING = 10_000
+_SESSIONS = 1_000
 _LATEST = "9999"  # as text it is after every instant
 _CLAIM = (
     *("event_id", "handler_id", "session_id", "attempts", "last_error", "claimed_at"),
@@ -32,6 +34,47 @@ _ATTEMPT = (
     *("handler_id", "attempt", "started_at", "ended_at", "read_commit"),
     *("outcome", "error", "traceback"),
 )
+
+
+class ListedClaim(NamedTuple):
+    """How one consumer stands to an event that is listed."""
+
+    handler: str
+    state: str
+    """`acked`, `dead_lettered`, `claimed`, `backoff` or `reclaimable`."""
+    attempts: int
+    """How many have failed."""
+    last_error: str | None
+
+
+class ListedEvent(NamedTuple):
+    """An event of a list, and what became of it."""
+
+    id: str
+    type: str
+    created_at: str
+    priority: int
+    status: str
+    claims: tuple[ListedClaim, ...]
+
+    @property
+    def deciding(self) -> list[str]:
+        """The consumers that decided its status."""
+        return [claim.handler for claim in self.claims if claim.state == self.status]
+
+
+class DeferredEvent(NamedTuple):
+    """An event that waits for its time."""
+
+    number: int
+    id: str
+    type: str
+    fire_at: float
+    due_at: datetime
+    dedup_key: str | None
+    payload: Any
+    source: str | None
+    deferred_at: datetime
 
 
 class Listings:
@@ -53,6 +96,11 @@ class Listings:
         names = ("namespace", "sessions", "pending", "unsubscribed", "dead_letters")
         return [dict(zip(names, row, strict=True)) for row in rows]
 
+    def named_namespaces(self, most: int) -> list[str]:
+        """The first namespaces by name; costs a seek for each."""
+        rows = self._database.all(self._sql["named_namespaces"], {"most": most})
+        return [row[0] for row in rows]
+
     def elsewhere(self, namespace: str, most: int) -> list[str]:
         """Namespaces with events, by name, if this one has nothing: it may not be the one meant.
 
@@ -68,6 +116,45 @@ class Listings:
         now = self._clock.now()
         rows = self._database.all(self._sql["list_sessions"], {"namespace": namespace})
         return [self._session(row, now) for row in rows]
+
+    def sessions_heard(
+        self,
+        namespace: str,
+        most: int,
+        *,
+        since: datetime | None = None,
+        before: tuple[str, str] | None = None,
+    ) -> list[dict[str, Any]]:
+        """The next sessions on the way back from the one that was heard of last.
+
+        `before` is `last_heartbeat` and id of the last one of the page before. Costs the sessions
+        of all namespaces that were heard of in between.
+        """
+        heard, session_id = before or (_LATEST, "")
+        place = {"namespace": namespace, "before": heard, "before_id": session_id, "most": most}
+        oldest = "" if since is None else to_text(since)
+        rows = self._database.all(self._sql["sessions_heard"], {**place, "since": oldest})
+        now = self._clock.now()
+        return [self._session(row, now) for row in rows]
+
+    def schedules(self, namespace: str) -> list[dict[str, Any]]:
+        """The schedules that the 1,000 sessions heard of last run or ran, each with those alive.
+
+        `key type payload priority cron tz sessions`, as the session that was heard of last says.
+        """
+        found: dict[str, dict[str, Any]] = {}
+        for row in self.sessions_heard(namespace, _SESSIONS):
+            alive = row["stopped_at"] is None and not row["is_dead"]
+            for schedule in row["metadata"].get("schedules", ()):
+                known = found.setdefault(schedule["key"], {**schedule, "sessions": []})
+                if alive:
+                    known["sessions"].append(row["session_id"])
+        return sorted(found.values(), key=lambda each: (each["type"], each["cron"], each["key"]))
+
+    def held_claims(self, namespace: str, most: int) -> dict[str, int]:
+        """How many claims each session holds now, of `most` that wait for a time at most."""
+        asked = {"namespace": namespace, "most": most, "now": to_text(self._clock.now())}
+        return dict(self._database.all(self._sql["held_claims"], asked))
 
     def live_sessions(self) -> list[dict[str, Any]]:
         """The sessions of all namespaces that are alive, the newest first, each with its `namespace`.
@@ -117,6 +204,30 @@ class Listings:
         found = self._each(self._database.all, namespace, most, types, newest=True)
         return islice((row for row in found if status in (None, row["status"])), limit)
 
+    def walk_back(
+        self,
+        namespace: str,
+        *,
+        types: list[str] | None = None,
+        before: tuple[str, str] | None = None,
+        portion: int = _PORTION,
+    ) -> Iterator[list[ListedEvent]]:
+        """Events and what became of them, the newest first, in portions.
+
+        `before` is `created_at` and id of an event: those that come after it on the way back.
+        Reads a portion of each type and priority first, then as the walk goes on.
+        """
+        yield from self._portions(
+            self._database.all, namespace, None, types, newest=True, before=before, portion=portion
+        )
+
+    def payloads(self, ids: Iterable[str]) -> dict[str, Any]:
+        """The payloads of these events, by id."""
+        asked = {"ids": codec.encode_checked(list(ids))}
+        return {
+            row[0]: readable(row[1]) for row in self._database.all(self._sql["payloads_of"], asked)
+        }
+
     def _each(
         self,
         ask: Ask,
@@ -126,54 +237,63 @@ class Listings:
         *,
         newest: bool = False,
     ) -> Iterator[dict[str, Any]]:
+        for portion in self._portions(ask, namespace, limit, types, newest=newest):
+            for event in portion:
+                yield {
+                    "id": event.id,
+                    "type": event.type,
+                    "created_at": event.created_at,
+                    "priority": event.priority,
+                    "status": event.status,
+                    "handler": ", ".join(event.deciding) or None,
+                }
+
+    def _portions(
+        self,
+        ask: Ask,
+        namespace: str,
+        limit: int | None,
+        types: list[str] | None = None,
+        *,
+        newest: bool = False,
+        before: tuple[str, str] | None = None,
+        portion: int = _PORTION,
+    ) -> Iterator[list[ListedEvent]]:
         """One read per type, priority and portion; nothing is sorted, but what is shown merged."""
-        portion = _PORTION if limit is None else min(limit, _PORTION)
+        if limit is not None:
+            portion = min(limit, portion)
         if types is None:
             types = [row[0] for row in ask(self._sql["event_types"], {"namespace": namespace})]
+        after = before or ((_LATEST, "") if newest else ("", ""))
+        statement = self._sql["list_events_back" if newest else "list_events"]
         streams = [
-            self._stream(ask, {"namespace": namespace, "type": each}, priority, portion, newest)
+            _stream(
+                ask,
+                statement,
+                {"namespace": namespace, "type": each, "priority": priority, "limit": portion},
+                after,
+            )
             for each in types
             for (priority,) in ask(self._sql["priorities"], {"namespace": namespace, "type": each})
         ]
         subscribed = {row[0] for row in ask(self._sql["pairs"], {"namespace": namespace})}
         order = _by_age if newest else _by_urgency
         rows = islice(heapq.merge(*streams, key=order, reverse=newest), limit)
-        while page := list(islice(rows, _PORTION)):
+        while page := list(islice(rows, portion)):
             now = to_text(self._clock.now())
             claims: dict[str, list[Any]] = {row[0]: [] for row in page}
             ids = codec.encode_checked(list(claims))
             for claim in ask(self._sql["claims_of"], {"ids": ids}):
                 claims[claim[0]].append(claim)
-            for row in page:
-                has_one = not subscribed or row[1] in subscribed or ALL_TYPES in subscribed
-                yield self._listed(row, claims[row[0]], now, subscribed=has_one)
-
-    def _stream(
-        self, ask: Ask, place: dict[str, Any], priority: int, portion: int, newest: bool
-    ) -> Iterator[Any]:
-        after = (_LATEST, "") if newest else ("", "")
-        statement = self._sql["list_events_back" if newest else "list_events"]
-        span = {**place, "priority": priority, "limit": portion}
-        while rows := ask(statement, {**span, "after": after[0], "after_id": after[1]}):
-            yield from rows
-            after = (rows[-1][2], rows[-1][0])
-
-    def _listed(self, row: Any, claims: list[Any], now: str, *, subscribed: bool) -> dict[str, Any]:
-        times = [ClaimTimes(c[7], c[8], c[9], c[10]) for c in claims]
-        status = event_status(times, now, subscribed=subscribed)
-        deciding = [
-            claim[1]
-            for claim, each in zip(claims, times, strict=True)
-            if state_of(each, now).value == status
-        ]
-        return {
-            "id": row[0],
-            "type": row[1],
-            "created_at": row[2],
-            "priority": row[3],
-            "status": status,
-            "handler": ", ".join(deciding) or None,
-        }
+            yield [
+                _listed(
+                    row,
+                    claims[row[0]],
+                    now,
+                    subscribed=not subscribed or row[1] in subscribed or ALL_TYPES in subscribed,
+                )
+                for row in page
+            ]
 
     def deferred(
         self, namespace: str, limit: int, *, event_type: str | None = None
@@ -182,26 +302,75 @@ class Listings:
 
         `number id type due_at dedup_key payload source deferred_at`. Read on the way.
         """
-        after, left = (float("-inf"), 0), limit
+        for row in self.waiting_deferred(namespace, limit, event_type=event_type):
+            yield {
+                "number": row.number,
+                "id": row.id,
+                "type": row.type,
+                "due_at": to_text(row.due_at),
+                "dedup_key": row.dedup_key,
+                "payload": row.payload,
+                "source": row.source,
+                "deferred_at": to_text(row.deferred_at),
+            }
+
+    def waiting_deferred(
+        self,
+        namespace: str,
+        limit: int,
+        *,
+        event_type: str | None = None,
+        after: tuple[float, int] | None = None,
+    ) -> Iterator[DeferredEvent]:
+        """The same; `after` is `fire_at` and number of one, and those behind it come.
+
+        With a type it costs the deferred events of other types in between.
+        """
         place = {"namespace": namespace, "type": event_type}
+        since, left = after or (float("-inf"), 0), limit
         while left and (
             rows := self._database.all(
                 self._sql["scheduled_events"],
-                {**place, "after": after[0], "after_id": after[1], "limit": min(left, _PORTION)},
+                {**place, "after": since[0], "after_id": since[1], "limit": min(left, _PORTION)},
             )
         ):
             for number, event_id, topic, payload, fire_at, key, source, created_at in rows:
-                yield {
-                    "number": number,
-                    "id": event_id,
-                    "type": topic,
-                    "due_at": _unix_text(fire_at),
-                    "dedup_key": key,
-                    "payload": readable(payload),
-                    "source": source,
-                    "deferred_at": _unix_text(created_at),
-                }
-            after, left = (rows[-1][4], rows[-1][0]), left - len(rows)
+                yield DeferredEvent(
+                    number,
+                    event_id,
+                    topic,
+                    fire_at,
+                    datetime.fromtimestamp(fire_at, UTC),
+                    key,
+                    readable(payload),
+                    source,
+                    datetime.fromtimestamp(created_at, UTC),
+                )
+            since, left = (rows[-1][4], rows[-1][0]), left - len(rows)
+
+    def find_deferred(
+        self, namespace: str, event_id: str, number: int | None
+    ) -> tuple[int, str] | None:
+        """Number and type of the deferred event that waits under an id, or has this number.
+
+        By its id it is found among the 10,000 that are due first.
+        """
+        place: dict[str, Any] = {"namespace": namespace}
+        rows = self._database.all(
+            self._sql["waiting_id"], {**place, "event_id": event_id, "most": _MOST_WAITING}
+        )
+        if not rows and number is not None:
+            rows = self._database.all(self._sql["waiting_number"], {**place, "number": number})
+        return (rows[0][0], rows[0][1]) if rows else None
+
+    def has_session(self, session_id: str) -> bool:
+        """Whether a session of this id is on record, in any namespace."""
+        return bool(self._database.all(self._sql["has_session"], {"session_id": session_id}))
+
+    def last_ticks(self, namespace: str, key: str, most: int) -> list[tuple[str, str]]:
+        """The last ticks of a schedule with the events that they emitted, the newest first."""
+        asked = {"namespace": namespace, "key": key, "most": most}
+        return self._database.all(self._sql["last_ticks"], asked)
 
     def dead_letters(self, namespace: str, limit: int) -> list[dict[str, Any]]:
         """The dead letters of a namespace, the newest first."""
@@ -210,6 +379,17 @@ class Listings:
         )
         names = ("event_id", "type", "handler", "attempts", "last_error", "failed_at")
         return [dict(zip(names, row, strict=True)) for row in rows]
+
+    def count_dead_letters(self, namespace: str, most: int) -> int:
+        """How many dead letters a namespace has, `most` at most."""
+        asked = {"namespace": namespace, "most": most}
+        count: int = self._database.all(self._sql["count_dead_letters"], asked)[0][0]
+        return count
+
+    def tracebacks(self, numbers: Iterable[int]) -> dict[int, str]:
+        """The tracebacks of the last attempts of dead letters, by number; not all have one."""
+        asked = {"ids": codec.encode_checked(list(numbers))}
+        return dict(self._database.all(self._sql["letters_tracebacks"], asked))
 
     def inspect(self, event_id: str, namespace: str | None) -> dict[str, Any] | None:
         """Everything about one event: its columns, its claims, its failed attempts."""
@@ -223,6 +403,24 @@ class Listings:
         return described(row, [claim[1:] for claim in claims], attempts)
 
 
+def _stream(
+    ask: Ask, statement: str, place: dict[str, Any], after: tuple[str, str]
+) -> Iterator[Any]:
+    while rows := ask(statement, {**place, "after": after[0], "after_id": after[1]}):
+        yield from rows
+        after = (rows[-1][2], rows[-1][0])
+
+
+def _listed(row: Any, claims: list[Any], now: str, *, subscribed: bool) -> ListedEvent:
+    times = [ClaimTimes(c[7], c[8], c[9], c[10]) for c in claims]
+    found = [
+        ListedClaim(claim[1], state_of(each, now).value, claim[3], claim[4])
+        for claim, each in zip(claims, times, strict=True)
+    ]
+    status = event_status(times, now, subscribed=subscribed)
+    return ListedEvent(row[0], row[1], row[2], row[3], status, tuple(found))
+
+
 def described(
     row: Sequence[Any], claims: Iterable[Sequence[Any]], attempts: Iterable[Sequence[Any]]
 ) -> dict[str, Any]:
@@ -232,10 +430,6 @@ def described(
     shown["claims"] = [dict(zip(_CLAIM[1:], claim, strict=True)) for claim in claims]
     shown["attempts"] = [dict(zip(_ATTEMPT, attempt, strict=True)) for attempt in attempts]
     return shown
-
-
-def _unix_text(seconds: float) -> str:
-    return to_text(datetime.fromtimestamp(seconds, UTC))
 
 
 def _by_urgency(row: Any) -> tuple[int, str, str]:

@@ -5,7 +5,7 @@ Each is done within a transaction of the caller, who records in the same one who
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -33,6 +33,8 @@ class Selection(NamedTuple):
     """Text that the last error has in it."""
     since: datetime | None = None
     until: datetime | None = None
+    event_ids: Collection[str] | None = None
+    """Those of these events alone."""
 
 
 class DeadLetter(NamedTuple):
@@ -67,21 +69,28 @@ class Operations:
     # -- dead letters -------------------------------------------------------------------------
 
     def dead_letters(
-        self, namespace: str, which: Selection, portion: int = PORTION
+        self,
+        namespace: str,
+        which: Selection,
+        portion: int = PORTION,
+        *,
+        before: tuple[str, int] | None = None,
     ) -> Iterator[list[DeadLetter]]:
         """The dead letters that are meant, the newest first, in portions of their own reads.
 
-        Costs the dead letters of the namespace from the time asked for.
+        `before` is `failed_at` and number of one: those that come after it on the way back. Costs the dead letters of the namespace from the time asked for.
         """
         until = _LATEST if which.until is None else to_text(checks.instant("until", which.until))
         place = which._asdict() | {
             "namespace": namespace,
             "since": "" if which.since is None else to_text(checks.instant("since", which.since)),
             "error": which.error or None,  # every text has an empty one in it
+            "event_ids": codec.encode_checked(sorted(which.event_ids or ())),
+            "any_event": int(which.event_ids is None),
             "most": portion,
         }
         del place["until"]
-        before = (until, _LAST_NUMBER)
+        before = min(before or (until, _LAST_NUMBER), (until, _LAST_NUMBER))
         while rows := self._database.all(
             self._sql["select_dead_letters"],
             {**place, "before": before[0], "before_id": before[1]},

@@ -39,7 +39,14 @@ from ontologia.errors import (
     LockContentionError,
     SessionClosedError,
 )
-from ontologia.store.database import HURRY_MS, AnswerLost, Bindings, Conflict
+from ontologia.store.database import (
+    HURRY_MS,
+    AnswerLost,
+    Bindings,
+    Conflict,
+    ReadDeadline,
+    read_deadline,
+)
 from ontologia.store.postgres.clock import ServerClock
 from ontologia.store.postgres.contact import first_contact, has_died, unreachable, why_not
 from ontologia.store.postgres.errors import lost, translated
@@ -415,8 +422,9 @@ class Database:
         """A transaction that writes nothing."""
         with self._wired(self._timeout_ms) as wire:
             wire.ask(begin)
-            if self.pooled:
-                wire.ask(_SET_READ, (self._statement_ms, self._lock_ms))
+            deadline = read_deadline()
+            if self.pooled or deadline is not None:
+                wire.ask(_SET_READ, (self._read_ms(deadline), self._lock_ms))
             try:
                 yield Tx(wire, self.dispatch_key)
                 wire.ask(_COMMIT)
@@ -424,6 +432,13 @@ class Database:
             except BaseException:
                 wire.roll_back()
                 raise
+
+    def _read_ms(self, deadline: ReadDeadline | None) -> int:
+        """How long a statement that reads may take; 0 is no limit."""
+        if deadline is None:
+            return self._statement_ms
+        left = max(1, int(deadline.left * 1000))
+        return min(left, self._statement_ms or left)
 
     @contextmanager
     def _transaction(
@@ -546,7 +561,7 @@ class Database:
 
         No lock is waited for longer than `lock_timeout_ms`.
         """
-        if self.pooled:
+        if self.pooled or read_deadline() is not None:
             with self._begun(_READ if self.standby else _WRITE) as tx:
                 if isinstance(sql, Statement):
                     tx.later(_LOOK)

@@ -17,9 +17,11 @@ from ontologia.errors import (
     LockContentionError,
     OntologiaError,
     ReadOnlyError,
+    ReadTimeoutError,
     SessionClosedError,
     StandbyError,
 )
+from ontologia.store.database import read_deadline
 
 # lock_timeout or a cancel, two that waited for each other, two that collided
 _CONTENTION = (
@@ -56,6 +58,8 @@ def translated(
     match error:
         case psycopg.IntegrityError():
             return IntegrityError(f"{shown}: {said}; nothing was written")
+        case errors.QueryCanceled() if (deadline := read_deadline()) and deadline.passed:
+            return ReadTimeoutError(shown, deadline.seconds)
         case errors.QueryCanceled() if 0 < limit_ms <= waited_ms or "statement timeout" in said:
             return DatabaseError(
                 f"{shown}: a statement took longer than statement_timeout_ms allows ({said}); "

@@ -41,6 +41,28 @@ WITH RECURSIVE n(namespace) AS (
       FROM n WHERE n.namespace IS NOT NULL)
 SELECT namespace FROM n WHERE namespace IS NOT NULL LIMIT :most;
 
+-- name: named_namespaces
+-- The first namespaces, one seek each in every table.
+WITH RECURSIVE e(namespace) AS (
+    SELECT MIN(namespace) FROM events
+    UNION ALL
+    SELECT (SELECT MIN(x.namespace) FROM events x WHERE x.namespace > e.namespace)
+      FROM e WHERE e.namespace IS NOT NULL),
+s(namespace) AS (
+    SELECT MIN(namespace) FROM sessions
+    UNION ALL
+    SELECT (SELECT MIN(x.namespace) FROM sessions x WHERE x.namespace > s.namespace)
+      FROM s WHERE s.namespace IS NOT NULL),
+d(namespace) AS (
+    SELECT MIN(namespace) FROM dead_letters
+    UNION ALL
+    SELECT (SELECT MIN(x.namespace) FROM dead_letters x WHERE x.namespace > d.namespace)
+      FROM d WHERE d.namespace IS NOT NULL)
+SELECT namespace FROM (
+    SELECT namespace FROM e UNION SELECT namespace FROM s UNION SELECT namespace FROM d
+    UNION SELECT namespace FROM consumers) named
+ WHERE namespace IS NOT NULL ORDER BY namespace LIMIT :most;
+
 -- name: list_sessions
 SELECT session_id, namespace, started_at, last_heartbeat, metadata FROM sessions
  WHERE namespace = :namespace ORDER BY started_at DESC, session_id;
@@ -50,6 +72,22 @@ SELECT session_id, namespace, started_at, last_heartbeat, metadata FROM sessions
 SELECT session_id, namespace, started_at, last_heartbeat, metadata FROM sessions
  WHERE last_heartbeat >= :since AND @json(metadata) ->> 'stopped_at' IS NULL
  ORDER BY started_at DESC, session_id;
+
+-- name: sessions_heard
+-- Sessions heard of since then, those that ended meanwhile as well. The namespace is written so that
+-- its index is not taken, and the one by heartbeat gives the order.
+SELECT session_id, namespace, started_at, last_heartbeat, metadata FROM sessions
+ WHERE namespace || '' = :namespace AND last_heartbeat >= :since
+   AND (last_heartbeat, session_id) < (:before, :before_id)
+ ORDER BY last_heartbeat DESC, session_id DESC LIMIT :most;
+
+-- name: held_claims
+-- How many claims each session holds, as far as claims that wait for a time are counted.
+SELECT k.session_id, COUNT(*) FROM (
+    SELECT o.session_id, o.lease_until FROM consumers c
+     @join event_claims o ON o.consumer_id = c.id AND o.due_at IS NOT NULL
+     WHERE c.namespace = :namespace LIMIT :most) k
+ WHERE k.lease_until > :now GROUP BY k.session_id;
 
 -- name: event_types
 -- The types of a namespace, one seek each.
@@ -74,6 +112,9 @@ SELECT id, type, created_at, priority FROM events
    AND (created_at, id) < (:after, :after_id)
  ORDER BY created_at DESC, id DESC LIMIT :limit;
 
+-- name: payloads_of
+SELECT id, @bytes(payload) FROM events WHERE id IN @texts(:ids);
+
 -- name: claims_of
 SELECT event_id, handler_id, session_id, attempts, last_error, claimed_at, started_at,
        lease_until, available_at, ack_at, dead_lettered_at, read_commit, lease_token, conflicts
@@ -93,10 +134,21 @@ SELECT event_id, event_type, handler_id, attempts, last_error, failed_at FROM de
 SELECT id, event_id, event_type, handler_id, attempts, last_error, failed_at FROM dead_letters
  WHERE namespace = :namespace AND failed_at >= :since AND (failed_at, id) < (:before, :before_id)
    AND (CAST(:event_id AS TEXT) IS NULL OR event_id = :event_id)
+   AND (CAST(:any_event AS INTEGER) = 1 OR event_id IN @texts(:event_ids))
    AND (CAST(:handler AS TEXT) IS NULL OR handler_id = :handler)
    AND (CAST(:type AS TEXT) IS NULL OR event_type = :type)
    AND (CAST(:error AS TEXT) IS NULL OR replace(last_error, :error, '') <> last_error)
  ORDER BY failed_at DESC, id DESC LIMIT :most;
+
+-- name: count_dead_letters
+SELECT COUNT(*) FROM (SELECT 1 FROM dead_letters WHERE namespace = :namespace LIMIT :most) counted;
+
+-- name: letters_tracebacks
+-- The traceback of the last attempt of each of these dead letters.
+SELECT d.id, a.traceback FROM dead_letters d
+  JOIN attempts a ON a.event_id = d.event_id AND a.handler_id = d.handler_id
+   AND a.attempt = d.attempts
+ WHERE d.id IN @numbers(:ids) AND a.traceback IS NOT NULL;
 
 -- name: retriable
 -- Which of these dead letters have their event still, and a consumer that is subscribed to it. Who
@@ -147,6 +199,24 @@ SELECT id, event_id, topic, @bytes(payload), fire_at, dedup_key, source, created
    AND (fire_at, id) > (:after, :after_id)
  ORDER BY fire_at, id LIMIT :limit;
 
+-- name: waiting_number
+SELECT id, topic FROM deferred_events
+ WHERE id = :number AND status = 'scheduled' AND namespace = :namespace;
+
+-- name: waiting_id
+-- By the id that the event will have; of the first that wait.
+SELECT id, topic FROM (
+    SELECT id, topic, event_id, namespace FROM deferred_events
+     WHERE status = 'scheduled' ORDER BY fire_at LIMIT :most) first
+ WHERE event_id = :event_id AND namespace = :namespace;
+
+-- name: has_session
+SELECT 1 FROM sessions WHERE session_id = :session_id;
+
+-- name: last_ticks
+SELECT tick, event_id FROM schedule_fires
+ WHERE namespace = :namespace AND schedule_key = :key ORDER BY tick DESC LIMIT :most;
+
 -- name: holders_of_key
 -- The events that have a dedup_key, one a type; a type that is NULL asks for any.
 SELECT type, event_id FROM dedup
@@ -177,6 +247,52 @@ SELECT e.type, c.name, COUNT(DISTINCT e.id), MIN(e.created_at)
   JOIN subscriptions s ON s.namespace = e.namespace AND s.type IN (e.type, '*')
   JOIN consumers c ON c.id = s.consumer_id
  WHERE e.namespace = :namespace GROUP BY e.type, c.name;
+
+-- name: named_consumers
+SELECT id, name, last_seen_at, paused_at FROM consumers WHERE namespace = :namespace ORDER BY name;
+
+-- name: subscriptions_in
+SELECT consumer_id, type FROM subscriptions WHERE namespace = :namespace ORDER BY type;
+
+-- name: load_ready
+-- What one consumer can claim, as far as it is counted, and since when the oldest of it waits: one
+-- seek for each priority.
+WITH RECURSIVE p(priority) AS (
+    SELECT MAX(priority) FROM ready WHERE consumer_id = :consumer_id
+    UNION ALL
+    SELECT (SELECT MAX(r.priority) FROM ready r
+             WHERE r.consumer_id = :consumer_id AND r.priority < p.priority)
+      FROM p WHERE p.priority IS NOT NULL)
+SELECT (SELECT COUNT(*) FROM (
+            SELECT 1 FROM ready WHERE consumer_id = :consumer_id LIMIT :most) counted),
+       (SELECT MIN((SELECT MIN(r.created_at) FROM ready r
+                     WHERE r.consumer_id = :consumer_id AND r.priority = p.priority)) FROM p);
+
+-- name: load_claims
+-- Claims of one consumer that wait for a time, as far as they are counted: all, leased, in backoff,
+-- those whose time has come, and of these the attempts that did not end while they had their lease;
+-- those that failed before; and since when the oldest waits.
+SELECT COUNT(*), COUNT(*) FILTER (WHERE k.lease_until > :now),
+       COUNT(*) FILTER (WHERE k.lease_until <= :now AND k.due_at > :now),
+       COUNT(*) FILTER (WHERE k.due_at <= :now),
+       COUNT(*) FILTER (WHERE k.due_at <= :now AND k.read_commit IS NOT NULL
+                          AND k.lease_token IS NOT NULL),
+       COUNT(*) FILTER (WHERE k.attempts > 0),
+       MIN(e.created_at) FILTER (WHERE k.due_at <= :now)
+  FROM (SELECT event_id, lease_until, due_at, read_commit, lease_token, attempts FROM event_claims
+         WHERE consumer_id = :consumer_id AND due_at IS NOT NULL ORDER BY due_at LIMIT :most) k
+ @join events e ON e.id = k.event_id;
+
+-- name: load_arriving
+-- What is not dispatched yet, as far as it is counted, by consumer.
+SELECT s.consumer_id, COUNT(DISTINCT e.id), MIN(e.created_at)
+  FROM (SELECT event_id FROM incoming ORDER BY seq LIMIT :most) i
+ @join events e ON e.id = i.event_id
+  JOIN subscriptions s ON s.namespace = e.namespace AND s.type IN (e.type, '*')
+ WHERE e.namespace = :namespace GROUP BY s.consumer_id;
+
+-- name: count_arriving
+SELECT COUNT(*) FROM (SELECT 1 FROM incoming LIMIT :most) counted;
 
 -- name: events_of_type
 SELECT COUNT(*), MIN(created_at) FROM events WHERE namespace = :namespace AND type = :type;
@@ -298,6 +414,13 @@ SELECT v.schema_version_id, v.schema_json, v.created_at, v.runtime_id, v.reason,
 -- name: count_entities
 SELECT entity_type, COUNT(*) FROM entity_latest GROUP BY entity_type;
 
+-- name: count_some_entities
+SELECT COUNT(*) FROM (SELECT 1 FROM entity_latest WHERE entity_type = :type LIMIT :most) counted;
+
+-- name: count_some_relations
+SELECT COUNT(*) FROM (
+    SELECT 1 FROM relation_latest WHERE relation_type = :type LIMIT :most) counted;
+
 -- name: count_relations
 SELECT relation_type, COUNT(*) FROM relation_latest GROUP BY relation_type;
 
@@ -381,6 +504,12 @@ SELECT commit_id, fields_json, schema_version_id FROM relation_history
 -- The next commits on the way back.
 SELECT id, created_at, metadata_json FROM commits
  WHERE id < :before AND id > :since ORDER BY id DESC LIMIT :most;
+
+-- name: operators_commits
+-- Commits of these numbers that an operator made, the newest first; the caller looks again.
+SELECT id, created_at, metadata_json FROM commits
+ WHERE id < :before AND id >= :first AND replace(metadata_json, :mark, '') <> metadata_json
+ ORDER BY id DESC LIMIT :most;
 
 -- name: commits_for
 -- The commits whose metadata names one of these events, oldest first; the caller looks again.

@@ -41,7 +41,7 @@ from ontologia.errors import (
     LockContentionError,
     SessionClosedError,
 )
-from ontologia.store.database import HURRY_MS
+from ontologia.store.database import HURRY_MS, read_deadline
 from ontologia.store.sqlite.checkpoints import Checkpoints
 from ontologia.store.sqlite.errors import translated
 from ontologia.store.turn import Turn
@@ -49,6 +49,7 @@ from ontologia.store.turn import Turn
 Bindings: TypeAlias = dict[str, Any] | Sequence[Any]
 MEMORY = ":memory:"
 _NO_BINDINGS: tuple[()] = ()
+_STEPS = 10_000  # of SQLite's machine between two looks at a deadline: a fraction of a millisecond
 _LOOK = 1.0  # seconds between two looks at the file's name
 _EXISTING = apsw.SQLITE_OPEN_READWRITE
 _NO_INDEX = (apsw.SQLITE_IOERR_SHMSIZE, apsw.SQLITE_IOERR_SHMMAP, apsw.SQLITE_IOERR_SHMOPEN)
@@ -285,7 +286,7 @@ class Database:
         self.check_usable()
         reader = self._take_reader()
         try:
-            with _translating(self.path, reader):
+            with _translating(self.path, reader), _limited(reader):
                 reader.execute("BEGIN")
                 try:
                     yield Tx(reader)
@@ -302,13 +303,14 @@ class Database:
             self.check_usable()
             self._hold()
             try:
-                yield Tx(self.writer) if self.in_memory or self._exclusive else None
+                with _limited(self.writer):
+                    yield Tx(self.writer) if self.in_memory or self._exclusive else None
             finally:
                 self._let_go()
 
     def all(self, sql: str, bindings: Bindings = _NO_BINDINGS) -> list[Any]:
         """Every row of a single statement, which is a snapshot by itself."""
-        if self.in_memory or self._exclusive:
+        if self.in_memory or self._exclusive or read_deadline() is not None:
             with self.read() as tx:
                 return tx.all(sql, bindings)
         # Written out, because a point read should not spend its time on context managers.
@@ -521,6 +523,20 @@ def _translating(path: str, connection: apsw.Connection | None = None) -> Genera
     except apsw.Error as error:
         said = 0 if connection is None else connection.system_errno
         raise translated(error, path, said) from error
+
+
+@contextmanager
+def _limited(connection: apsw.Connection) -> Generator[None]:
+    """Interrupt what the connection reads when the deadline of this thread passes."""
+    deadline = read_deadline()
+    if deadline is None:
+        yield
+        return
+    connection.set_progress_handler(lambda: deadline.passed, _STEPS)
+    try:
+        yield
+    finally:
+        connection.set_progress_handler(None)
 
 
 def connect_as_it_is(path: str, timeout_ms: int) -> apsw.Connection:

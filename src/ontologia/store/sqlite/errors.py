@@ -15,8 +15,10 @@ from ontologia.errors import (
     LockContentionError,
     OntologiaError,
     ReadOnlyError,
+    ReadTimeoutError,
     StoreOpenError,
 )
+from ontologia.store.database import read_deadline
 
 _LITTLE_ROOM = 1 << 20
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -27,6 +29,8 @@ def translated(error: apsw.Error, path: str, system_errno: int = 0) -> Ontologia
     match error:
         case apsw.BusyError():
             return LockContentionError(f"a program in another process that has {path}", 0)
+        case apsw.InterruptError() if (deadline := read_deadline()) is not None:
+            return ReadTimeoutError(path, deadline.seconds)
         case apsw.NotADBError() | apsw.CorruptError():
             return StoreOpenError(
                 f"{path} is not a SQLite database, or is damaged: {error}",

@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import typer
 
-from ontologia.cli.moments import Moment, moment
+from ontologia.cli.times import commit_or_time
+from ontologia.runtime.views.times import CommitOrTime
 
 
 @pytest.mark.parametrize(
@@ -16,7 +17,7 @@ from ontologia.cli.moments import Moment, moment
     [("0", 0), ("12", 12), (" 7 ", 7), ("20261116", 20_261_116), (str(2**70), 2**70)],
 )
 def test_digits_are_the_number_of_a_commit(text, number):
-    assert moment(text) == Moment(number)
+    assert commit_or_time(text) == CommitOrTime(number)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +33,7 @@ def test_digits_are_the_number_of_a_commit(text, number):
     ],
 )
 def test_a_time_is_utc_unless_it_says_otherwise_and_a_date_is_its_beginning(text, when):
-    found = moment(text).named
+    found = commit_or_time(text).named
 
     assert found == when
     assert found.utcoffset() is not None
@@ -42,7 +43,7 @@ def test_the_zone_of_the_machine_does_not_matter(monkeypatch):
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()
     try:
-        assert moment("2026-11-16").named.utcoffset() == timedelta(0)
+        assert commit_or_time("2026-11-16").named.utcoffset() == timedelta(0)
     finally:
         monkeypatch.undo()
         time.tzset()
@@ -54,7 +55,7 @@ def test_the_zone_of_the_machine_does_not_matter(monkeypatch):
 )
 def test_anything_else_is_a_usage_error_that_shows_both_forms(text):
     with pytest.raises(typer.BadParameter) as caught:
-        moment(text)
+        commit_or_time(text)
 
     said = caught.value.message
     assert "neither the number of a commit, from 0 on, nor a time" in said

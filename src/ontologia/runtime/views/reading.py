@@ -1,4 +1,4 @@
-"""A session that only looks: it is not in the list of sessions, and registers nothing."""
+"""A session that only reads: it is not in the list of sessions, and registers nothing."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     from ontologia.config import OntologiaConfig
 
 
-class VisitorCore(Core):
+class _ReadingCore(Core):
     """Writes no row of its session."""
 
     def _register(self) -> None:
         """Leave nothing behind."""
 
     def end_session(self) -> None:
-        """It never was in the list: nothing to write, and nobody to wait for."""
+        """It was never in the list."""
 
 
-class Visitor(Session):
-    """For commands that read: whatever they are asked, they change nothing."""
+class ReadingSession(Session):
+    """For what shows and changes nothing: it writes no row, and registers no type."""
 
-    _core_type = VisitorCore
+    _core_type = _ReadingCore
 
 
 def refused_layout(uri: str, config: OntologiaConfig) -> tuple[int | None, int] | None:

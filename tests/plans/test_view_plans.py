@@ -1,0 +1,117 @@
+"""What operators are shown costs a page: no view reads a growing table, however large it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from ontologia import Event, Field, HandlerContext, Session, on_event
+from ontologia.runtime.operator import Operator
+from ontologia.runtime.views import (
+    attempts,
+    audit,
+    commits,
+    dead_letters,
+    events,
+    graph,
+    later,
+    objects,
+    search,
+    sessions,
+)
+from ontologia.runtime.views.overview import overview
+from tests.integration.explained import Buys, Customer, Ordered, fill
+
+_SMALL = {"c", "consumers", "s", "subscriptions", "v", "n", "schema_versions"}
+"""Tables of as many rows as a program has names."""
+_BOUNDED = {"incoming", "ek", "counted", "i", "k", "p", "t", "json_each"}
+"""Read up to a LIMIT, or made on the way: of a few names, priorities or ids."""
+
+
+class Packed(Event):
+    number: Field[int]
+
+
+@on_event(Packed, name="pack")
+def pack(ctx: HandlerContext[Packed]) -> None:
+    """Is done at once."""
+
+
+@pytest.fixture
+def shop(watch, open_session, clock) -> Session:
+    session = open_session()
+    fill(session, clock)
+    session.defer(Ordered(customer="c1"), delay=60)
+    Operator(session, "ada").pause("pay")
+    return session
+
+
+def event_id(shop: Session) -> str:
+    return events.newest_events(shop, events.EventFilter(type="ordered")).rows[-1].event_id
+
+
+SHOWN: dict[str, Callable[[Session], object]] = {
+    "overview": overview,
+    "events": lambda s: events.newest_events(s, limit=2),
+    "events of a handler": lambda s: events.newest_events(s, events.EventFilter(handler="pay")),
+    "events by payload": lambda s: events.newest_events(
+        s, events.EventFilter(type="ordered", payload=(("customer", "c1"),))
+    ),
+    "event": lambda s: events.event(s, event_id(s)),
+    "dead letters": dead_letters.dead_letters,
+    "groups": dead_letters.failure_groups,
+    "sessions": sessions.sessions,
+    "audit": audit.operators_commits,
+    "deferred": later.deferred_events,
+    "schedules": later.schedules,
+    "types": objects.types,
+    "objects": lambda s: objects.objects(s, "entity", "Customer", limit=2),
+    "objects then": lambda s: objects.objects(s, "entity", "Customer", as_of=1, limit=2),
+    "object": lambda s: objects.object_(s, "entity", "Customer", "c1"),
+    "object then": lambda s: objects.object_(s, "entity", "Customer", "c1", as_of=1),
+    "versions": lambda s: objects.versions(s, "entity", "Customer", "c1"),
+    "commits": commits.commits,
+    "commit": lambda s: commits.commit(s, 2),
+    "attempt": lambda s: attempts.attempt(s, event_id(s), "pay", 2),
+    "graph": lambda s: graph.graph(s, event_id(s)),
+    "search": lambda s: search.search(s, "c1"),
+}
+
+
+@pytest.mark.req("NEW-212")
+@pytest.mark.parametrize("shown", SHOWN)
+def test_no_view_reads_a_growing_table(shop: Session, watch, shown: str) -> None:
+    plan = watch.plan(lambda: SHOWN[shown](shop))
+
+    made = {step.split()[1] for step in plan if step.startswith(("CO-ROUTINE", "MATERIALIZE"))}
+    scanned = {step for step in plan if step.startswith("SCAN ") and "CONSTANT" not in step}
+    known = _SMALL | _BOUNDED | made
+    found = {step for step in scanned if step.split()[1] not in known}
+    assert found <= {"SCAN deferred_events USING INDEX idx_deferred_due"}  # the first of them
+
+
+GROWING = {"object then", "objects then", "audit", "types"}
+"""Keys that were created later are passed over. Versions of relations of a type, and all commits, are looked at up to a deadline; objects of a type
+are counted up to 1,000."""
+
+
+@pytest.mark.req("NEW-212")
+@pytest.mark.parametrize("shown", sorted(SHOWN.keys() - GROWING))
+def test_a_view_costs_the_same_in_a_larger_store(shop: Session, watch, shown: str) -> None:
+    grow(shop, 60)  # more than a page
+    few = watch.work(lambda: SHOWN[shown](shop))
+
+    grow(shop, 300)
+
+    assert watch.work(lambda: SHOWN[shown](shop)) <= 1.3 * few
+
+
+def grow(shop: Session, number: int) -> None:
+    """So many more commits, events that are finished, and versions of other objects."""
+    first = shop.head
+    for each in range(first, first + number):
+        shop.ensure(Customer(id=f"x{each}", name="Eve"))
+        shop.ensure(Buys(left_key=f"x{each}", right_key="9", pieces=1))
+        shop.commit(event=Packed(number=each))
+    shop.run([pack], max_iterations=number)
