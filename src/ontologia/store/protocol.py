@@ -39,6 +39,7 @@ from ontologia.store.rows import (
     StoredType,
     TypeKey,
 )
+from ontologia.store.staging import Staging
 from ontologia.store.writer import Request
 
 if TYPE_CHECKING:
@@ -296,6 +297,11 @@ class Store(Protocol):
     @property
     def inventory(self) -> Inventory:
         """What is in the store: its types, how many objects, and all of them in order."""
+        ...
+
+    @property
+    def staging(self) -> Staging:
+        """What a migration of many objects has staged."""
         ...
 
     @property

@@ -74,10 +74,10 @@ SELECT r.type_kind || ' ' || r.type_name, 1 FROM schema_registry r
 SELECT l.kind || ' ' || l.name, CAST(SUM(l.n) AS BIGINT)
   FROM (SELECT kind, name, version, COUNT(*) AS n FROM (
             SELECT 'entity' AS kind, entity_type AS name,
-                   COALESCE(schema_version_id, 1) AS version FROM entity_latest
+                   COALESCE(schema_version_id, 1) AS version FROM entity_current
             UNION ALL
             SELECT 'relation', relation_type,
-                   COALESCE(schema_version_id, 1) FROM relation_latest) o
+                   COALESCE(schema_version_id, 1) FROM relation_current) o
          GROUP BY kind, name, version) l
   JOIN (SELECT type_kind, type_name, MAX(schema_version_id) AS newest
           FROM schema_versions GROUP BY type_kind, type_name) v
