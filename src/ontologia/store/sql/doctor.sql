@@ -67,6 +67,17 @@ SELECT r.type_kind || ' ' || r.type_name, 1 FROM schema_registry r
          WHERE v.type_kind = r.type_kind AND v.type_name = r.type_name
          ORDER BY v.schema_version_id DESC LIMIT 1);
 
+-- name: stalled_migration
+-- How many objects are left to it.
+SELECT 'begun at ' || started_at || ' by ' || holder,
+       CASE WHEN commit_id IS NULL THEN objects - staged ELSE staged END
+  FROM pending_migration WHERE expires_at <= :now;
+
+-- name: running_migration
+SELECT 'begun at ' || started_at || ' by ' || holder,
+       CASE WHEN commit_id IS NULL THEN objects - staged ELSE staged END
+  FROM pending_migration WHERE expires_at > :now;
+
 -- name: old_versions
 -- Current objects of an older version than the current one of their type. Those of before
 -- compatible changes alone are as they should be; so are those of before the type was opened by a
