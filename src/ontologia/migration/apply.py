@@ -331,8 +331,8 @@ class Migration:
         for key, fields, version in rows:
             if version not in chains:  # older ones were not written anew by compatible changes
                 chains[version] = self._versions.chain(shape, version, diff.from_version + 1)
-            values = upgrade(shape, chains[version], key, decode_fields(fields))
-            changes.append(RawChange(shape.kind, shape.name, key, fields, shape.dump(values)))
+            _, text = upgrade(shape, chains[version], key, decode_fields(fields))
+            changes.append(RawChange(shape.kind, shape.name, key, fields, text))
         return changes
 
     def _duplicates(self, diff: TypeDiff, upgraded: list[RawChange]) -> list[Duplicates]:

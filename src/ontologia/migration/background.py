@@ -208,11 +208,10 @@ class Background:
             return Staged(*diff.key, waiting.key, None, version, "", {}, before)
         chain = self._chain(diff, waiting.version or 1)
         try:
-            values = upgrade(shape, chain, waiting.key, decode_fields(waiting.fields))
+            _, fields = upgrade(shape, chain, waiting.key, decode_fields(waiting.fields))
         except UpgraderError as error:
             error.hint = _GO_ON
             raise
-        fields = shape.dump(values)
         return Staged(
             *diff.key,
             waiting.key,

@@ -127,7 +127,10 @@ class TypeVersions:
         )
 
     def chain(self, shape: Shape, from_version: int, to_version: int) -> Upgrader:
-        """All steps between two versions of a type; MissingUpgraderError names those missing."""
+        """All steps between two versions of a type; MissingUpgraderError names those missing.
+
+        The fields that it is given may be changed.
+        """
         known = registered() | self._own
         if any(len(key) == 2 and key[0] == shape.name for key in known):
             self._check_ambiguous(shape.name, shape.kind)
@@ -135,7 +138,7 @@ class TypeVersions:
         for version in steps.fills:
             if steps.has(version + 1):
                 known[shape.kind, shape.name, version] = steps.filling(version, version + 1)
-        return chain_upgraders(known, shape.name, from_version, to_version, shape.kind)
+        return chain_upgraders(known, shape.name, from_version, to_version, shape.kind, keep=False)
 
     def _check_ambiguous(self, name: str, kind: str) -> None:
         """MigrationError if a type of another kind has the name as well."""
@@ -447,7 +450,7 @@ class TypeVersions:
             ) from None
 
         def load(key: ObjectKey, fields: dict[str, Any]) -> dict[str, Any]:
-            return upgrade(shape, chain, key, fields, reading=True)
+            return upgrade(shape, chain, key, fields, reading=True)[0]
 
         return load
 
@@ -525,8 +528,8 @@ def upgrade(
     fields: dict[str, Any],
     *,
     reading: bool = False,
-) -> dict[str, Any]:
-    """A stored object's fields, through its upgraders, validated by the class of today.
+) -> tuple[dict[str, Any], str]:
+    """A stored object's fields, through its upgraders, validated by the class of today; and as text.
 
     UpgraderError if that cannot be; what it says is left behind depends on whether it is for
     `reading`.
@@ -543,10 +546,10 @@ def upgrade(
         raise failed(f"the upgrader gave {upgraded!r}, not a dict")
     try:
         values = shape.revive(key, upgraded)
-        shape.dump(values)
+        text = shape.dump(values)
     except Exception as error:  # whatever an upgrader may put where a value should be
         raise failed(f"the upgrader gave {error}") from error
-    return values
+    return values, text
 
 
 def decode_fields(text: str) -> dict[str, Any]:
