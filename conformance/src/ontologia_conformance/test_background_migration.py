@@ -677,6 +677,37 @@ def test_a_value_that_is_taken_right_before_the_switch_is_found_in_it(old, migra
     assert not session.pending_migration().switched
 
 
+@pytest.mark.req("NEW-147")
+def test_values_are_unique_while_objects_are_moved(old, migrating):
+    Newer = person_in_parts(unique=True)
+    session = migrating(Newer)
+
+    def write():
+        for key, last in (("p0", "King7"), ("new", "King0"), ("p7", "King0")):
+            session.ensure(Newer(id=key, first="Any", last=last))
+            with pytest.raises(UniqueViolationError):
+                session.commit()
+            session.discard()
+        session.ensure(
+            [Newer(id="p0", first="A", last="King7"), Newer(id="p7", first="B", last="King0")]
+        )
+        session.commit()  # swapped
+        session.ensure(Newer(id="p6", first="C", last="Free"))
+        session.commit()
+        session.ensure(Newer(id="new", first="D", last="King6"))
+        session.commit()
+
+    apply(session, {"moving": write})
+
+    assert {id: each.last for id, each in people(session, Newer).items()} == {
+        **{f"p{n}": f"King{n}" for n in range(1, 6)},
+        "p0": "King7",
+        "p7": "King0",
+        "p6": "Free",
+        "new": "King6",
+    }
+
+
 # -- how it goes --------------------------------------------------------------------------------------
 
 

@@ -276,7 +276,7 @@ class Background:
                                 raise _TooMany
                             self._restage(pending, diff, waiting, pending.since_commit, tx.tx)
                     if found := self._staging.repeated_of(tx.tx, self._late or ()):
-                        raise self._violation(found, diffs)
+                        raise self._violation(found, tx.tx)
                     objects = sum(self._staging.count(diff.key, tx.tx) for diff in diffs)
                     commit_id = write(tx, objects)
                     if commit_id is not None:
@@ -301,11 +301,11 @@ class Background:
         found = self._staging.repeated()
         if found is None:
             return pending
-        raise self._violation(found, diffs)
+        raise self._violation(found)
 
-    def _violation(self, found: Repeated, diffs: Sequence[_Diff]) -> UniqueViolationError:
+    def _violation(self, found: Repeated, tx: Tx | None = None) -> UniqueViolationError:
         holder, key, *_ = found.holders
-        fields = self._staging.staged_fields(found.kind, found.name, holder) or "{}"
+        fields = self._staging.staged_fields(found.kind, found.name, holder, tx) or "{}"
         value = codec.decode_stored(fields).get(found.field)
         error = UniqueViolationError(
             *(found.name, found.field, value),

@@ -13,13 +13,18 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime, timedelta
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ontologia import codec
 from ontologia.clock import Clock, from_text, to_text
 from ontologia.errors import LockLostError
+from ontologia.query.question import Question
+from ontologia.schema.expression import In
 from ontologia.store.database import Database, Tx
 from ontologia.store.rows import ObjectKey, RawChange, TypeKey
+
+if TYPE_CHECKING:
+    from ontologia.store.protocol import Transaction
 
 _KEY = {"entity": ("key",), "relation": ("left", "right", "instance")}
 """What the statements call the parts of a key."""
@@ -29,6 +34,7 @@ PAGE = 500
 _PAGE_BYTES = 2**20  # of their fields; one object may have more
 _CLEARED = 2_000  # rows that are deleted at a time
 _EXAMPLES = 3
+_MOST_HOLDERS = 10  # of one value among what is staged: it is unique there
 
 
 class PendingMigration(NamedTuple):
@@ -313,9 +319,32 @@ class Staging:
         rows = asked.all(self._sql["holders_of_value"], named | {"most": _EXAMPLES})
         return Repeated(kind, name, field, [tuple(codec.decode_stored(key)) for (key,) in rows])
 
-    def staged_fields(self, kind: str, name: str, key: ObjectKey) -> str | None:
+    def find(self, transaction: Transaction, question: Question) -> list[tuple[ObjectKey, str]]:
+        """Current objects of a type that settles that may have one of some values of a unique field.
+
+        Those in their places are found by the index of the field, the others by what is staged of
+        them. Some may have another value.
+        """
+        where, shape = question.where, question.shape
+        assert isinstance(where, In)  # noqa: S101 - `check_unique` asks nothing else
+        keys = {key for key, _ in transaction.find(question._replace(settling=frozenset()))}
+        for value in where.values:
+            named: dict[str, Any] = {"kind": shape.kind, "name": shape.name}
+            named |= {"field": where.path.field, "value_hash": value_hash(value)}
+            named["most"] = _MOST_HOLDERS
+            rows = transaction.tx.all(self._sql["holders_of_value"], named)
+            keys |= {tuple(codec.decode_stored(key)) for (key,) in rows}
+        type_key = (shape.kind, shape.name)
+        found = transaction.current({type_key: keys}).get(type_key, {})
+        return [(key, now[0]) for key, now in found.items()]
+
+    def staged_fields(
+        self, kind: str, name: str, key: ObjectKey, tx: Tx | None = None
+    ) -> str | None:
         """The fields that are staged of an object."""
-        rows = self._database.all(self._sql[f"staged_{kind}"], {"type": name, **_parts(kind, key)})
+        rows = (tx or self._database).all(
+            self._sql[f"staged_{kind}"], {"type": name, **_parts(kind, key)}
+        )
         return rows[0][0] if rows else None
 
     def clear(self, pending: PendingMigration) -> None:

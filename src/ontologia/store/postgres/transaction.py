@@ -274,8 +274,8 @@ class PostgresTransaction(PostgresReader, LockStatements):
                 self._tx.later(self._sql[f"delete_latest_{plural}"], number)
 
     def find(self, question: Question) -> list[tuple[ObjectKey, str]]:
-        if self.settling:
-            question = question._replace(settling=self.settling)
+        if (question.shape.kind, question.shape.name) in question.settling:
+            return self._staging.find(self, question)
         return answers.found(self._tx, self._schema, question)
 
     # -- events -----------------------------------------------------------------------------

@@ -210,8 +210,8 @@ class SQLiteTransaction(SQLiteReader, LockStatements):
         return commit_id
 
     def find(self, question: Question) -> list[tuple[ObjectKey, str]]:
-        if self.settling:
-            question = question._replace(settling=self.settling)
+        if (question.shape.kind, question.shape.name) in question.settling:
+            return self._staging.find(self, question)
         return answers.found(self._tx, question)
 
     # -- events -----------------------------------------------------------------------------

@@ -157,10 +157,10 @@ SELECT l.entity_type, l.entity_key,
        CASE WHEN m.commit_id IS NULL THEN l.fields_json ELSE st.fields_json END AS fields_json,
        CASE WHEN m.commit_id IS NULL THEN l.fields ELSE st.fields_json::jsonb END AS fields
   FROM ontologia.entity_latest l
-  LEFT JOIN ontologia.staged_entities st
-    ON st.entity_type = l.entity_type
-   AND st.entity_key = l.entity_key
-   AND st.source_commit = l.commit_id
+  LEFT JOIN LATERAL (
+       SELECT s.source_commit, s.schema_version_id, s.fields_json FROM ontologia.staged_entities s
+        WHERE s.entity_type = l.entity_type AND s.entity_key = l.entity_key
+          AND s.source_commit = l.commit_id OFFSET 0) st ON true
   LEFT JOIN ontologia.pending_migration m
     ON m.commit_id IS NOT NULL AND st.source_commit IS NOT NULL;
 CREATE OR REPLACE VIEW ontologia.relation_current AS
@@ -171,12 +171,11 @@ SELECT l.relation_type, l.left_key, l.right_key, l.instance_key,
        CASE WHEN m.commit_id IS NULL THEN l.fields_json ELSE st.fields_json END AS fields_json,
        CASE WHEN m.commit_id IS NULL THEN l.fields ELSE st.fields_json::jsonb END AS fields
   FROM ontologia.relation_latest l
-  LEFT JOIN ontologia.staged_relations st
-    ON st.relation_type = l.relation_type
-   AND st.left_key = l.left_key
-   AND st.right_key = l.right_key
-   AND st.instance_key = l.instance_key
-   AND st.source_commit = l.commit_id
+  LEFT JOIN LATERAL (
+       SELECT s.source_commit, s.schema_version_id, s.fields_json FROM ontologia.staged_relations s
+        WHERE s.relation_type = l.relation_type AND s.left_key = l.left_key
+          AND s.right_key = l.right_key AND s.instance_key = l.instance_key
+          AND s.source_commit = l.commit_id OFFSET 0) st ON true
   LEFT JOIN ontologia.pending_migration m
     ON m.commit_id IS NOT NULL AND st.source_commit IS NOT NULL;
 

@@ -8,11 +8,14 @@ UPDATE entity_latest AS l SET commit_id = :commit_id, schema_version_id = st.sch
    AND l.commit_id = st.source_commit;
 
 -- name: unstaged_entities
+-- OFFSET 0 has each looked up by its key: the planner, who knows nothing of what was staged just now,
+-- would merge both tables from their beginnings.
 SELECT l.entity_key, l.commit_id, st.fields_json AS staged_json,
        l.fields_json AS fields_json, l.schema_version_id
   FROM entity_latest AS l
-  LEFT JOIN staged_entities AS st
-    ON st.entity_type = l.entity_type AND st.entity_key = l.entity_key
+  LEFT JOIN LATERAL (
+       SELECT source_commit, fields_json FROM staged_entities AS s
+        WHERE s.entity_type = l.entity_type AND s.entity_key = l.entity_key OFFSET 0) AS st ON true
  WHERE l.entity_type = :type AND l.entity_key > :key
    AND st.source_commit IS DISTINCT FROM l.commit_id
  ORDER BY l.entity_key LIMIT :most;
@@ -24,10 +27,12 @@ SELECT h.commit_id, h.id, st.source_commit, h.entity_key, l.commit_id,
          WHERE commit_id >= :commit_id AND (commit_id, id) > (:commit_id, :row_id)
            AND entity_type = :type
          ORDER BY commit_id, id LIMIT :most) AS h
-  LEFT JOIN entity_latest AS l
-    ON l.entity_type = :type AND l.entity_key = h.entity_key
-  LEFT JOIN staged_entities AS st
-    ON st.entity_type = :type AND st.entity_key = h.entity_key
+  LEFT JOIN LATERAL (
+       SELECT commit_id, fields_json, schema_version_id FROM entity_latest AS s
+        WHERE s.entity_type = :type AND s.entity_key = h.entity_key OFFSET 0) AS l ON true
+  LEFT JOIN LATERAL (
+       SELECT source_commit, fields_json FROM staged_entities AS s
+        WHERE s.entity_type = :type AND s.entity_key = h.entity_key OFFSET 0) AS st ON true
  ORDER BY h.commit_id, h.id;
 
 -- name: settling_changes_entities
@@ -52,12 +57,15 @@ UPDATE relation_latest AS l SET commit_id = :commit_id, schema_version_id = st.s
    AND l.commit_id = st.source_commit;
 
 -- name: unstaged_relations
+-- OFFSET 0 has each looked up by its key: the planner, who knows nothing of what was staged just now,
+-- would merge both tables from their beginnings.
 SELECT l.left_key, l.right_key, l.instance_key, l.commit_id, st.fields_json AS staged_json,
        l.fields_json AS fields_json, l.schema_version_id
   FROM relation_latest AS l
-  LEFT JOIN staged_relations AS st
-    ON st.relation_type = l.relation_type AND st.left_key = l.left_key
-        AND st.right_key = l.right_key AND st.instance_key = l.instance_key
+  LEFT JOIN LATERAL (
+       SELECT source_commit, fields_json FROM staged_relations AS s
+        WHERE s.relation_type = l.relation_type AND s.left_key = l.left_key
+          AND s.right_key = l.right_key AND s.instance_key = l.instance_key OFFSET 0) AS st ON true
  WHERE l.relation_type = :type AND (l.left_key, l.right_key, l.instance_key) > (:left, :right,
      :instance)
    AND st.source_commit IS DISTINCT FROM l.commit_id
@@ -71,12 +79,14 @@ SELECT h.commit_id, h.id, st.source_commit, h.left_key, h.right_key, h.instance_
          WHERE commit_id >= :commit_id AND (commit_id, id) > (:commit_id, :row_id)
            AND relation_type = :type
          ORDER BY commit_id, id LIMIT :most) AS h
-  LEFT JOIN relation_latest AS l
-    ON l.relation_type = :type AND l.left_key = h.left_key AND l.right_key = h.right_key
-        AND l.instance_key = h.instance_key
-  LEFT JOIN staged_relations AS st
-    ON st.relation_type = :type AND st.left_key = h.left_key AND st.right_key = h.right_key
-        AND st.instance_key = h.instance_key
+  LEFT JOIN LATERAL (
+       SELECT commit_id, fields_json, schema_version_id FROM relation_latest AS s
+        WHERE s.relation_type = :type AND s.left_key = h.left_key
+          AND s.right_key = h.right_key AND s.instance_key = h.instance_key OFFSET 0) AS l ON true
+  LEFT JOIN LATERAL (
+       SELECT source_commit, fields_json FROM staged_relations AS s
+        WHERE s.relation_type = :type AND s.left_key = h.left_key
+          AND s.right_key = h.right_key AND s.instance_key = h.instance_key OFFSET 0) AS st ON true
  ORDER BY h.commit_id, h.id;
 
 -- name: settling_changes_relations
