@@ -400,6 +400,13 @@ class Listings:
             rows = self._database.all(self._sql["waiting_number"], {**place, "number": number})
         return (rows[0][0], rows[0][1]) if rows else None
 
+    def due_of(self, namespace: str, number: int) -> float | None:
+        """When the deferred event of this number is due; None if none such waits."""
+        rows = self._database.all(
+            self._sql["waiting_number"], {"namespace": namespace, "number": number}
+        )
+        return rows[0][2] if rows else None
+
     def has_session(self, session_id: str) -> bool:
         """Whether a session of this id is on record, in any namespace."""
         return bool(self._database.all(self._sql["has_session"], {"session_id": session_id}))

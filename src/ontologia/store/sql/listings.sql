@@ -200,7 +200,7 @@ SELECT id, event_id, topic, @bytes(payload), fire_at, dedup_key, source, created
  ORDER BY fire_at, id LIMIT :limit;
 
 -- name: waiting_number
-SELECT id, topic FROM deferred_events
+SELECT id, topic, fire_at FROM deferred_events
  WHERE id = :number AND status = 'scheduled' AND namespace = :namespace;
 
 -- name: waiting_id

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from starlette.requests import Request
@@ -124,6 +125,14 @@ class Streams:
             media_type="text/event-stream",
             headers={"X-Accel-Buffering": "no"},
         )
+
+    def tell(self, what: str) -> None:
+        """Say to all who listen, in any namespace, that something changed. For any thread."""
+        with self._lock:
+            listeners = list(self._listeners)
+        for each in listeners:
+            with suppress(RuntimeError):  # its loop is closed
+                each.loop.call_soon_threadsafe(each.tell, {what})
 
     def close(self) -> None:
         """End all streams. Idempotent; for any thread."""
