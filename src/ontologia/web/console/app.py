@@ -62,12 +62,17 @@ from ontologia.web.console.access import Access, Identify, Login, RefusedError
 from ontologia.web.console.jobs import Jobs
 from ontologia.web.console.pages import (
     attempts,
+    audit,
+    dead_letters,
+    events,
     graph,
+    handlers,
     health,
     later,
     overview,
     preflight,
     search,
+    sessions,
 )
 from ontologia.web.console.rendering import PageRequest, Rendering, static_files, theme_of
 from ontologia.web.guard import Guard
@@ -75,7 +80,7 @@ from ontologia.web.problems import Problem
 
 log = logging.getLogger(__name__)
 PAGES: tuple[ModuleType, ...] = (
-    overview,
+    *(overview, events, dead_letters, handlers, sessions, audit),
     *(attempts, graph, later, search, health, preflight),
 )
 """The modules whose `routes` are joined here."""
