@@ -23,6 +23,7 @@ from ontologia.runtime.views import (
     sessions,
 )
 from ontologia.runtime.views.overview import overview
+from ontologia.web.console.sampler import Sampler
 from tests.integration.explained import Buys, Customer, Ordered, fill
 
 START = datetime(2026, 1, 1, 0, 2, tzinfo=UTC)
@@ -117,6 +118,21 @@ def test_a_view_costs_the_same_in_a_larger_store(shop: Session, watch, shown: st
     grow(shop, 300)
 
     assert watch.work(lambda: SHOWN[shown](shop)) <= 1.3 * few
+
+
+@pytest.mark.req("NEW-241")
+def test_an_idle_sampler_costs_the_same_in_a_larger_store(shop: Session, watch) -> None:
+    sampler = Sampler(shop)
+    grow(shop, 600)  # more than it looks at again
+    sampler.sample()
+    few = watch.work(sampler.sample)
+
+    grow(shop, 300)
+    sampler.sample()
+
+    assert watch.work(sampler.sample) <= 1.1 * few
+    plan = watch.plan(sampler.sample)
+    assert not [step for step in plan if step.startswith("SCAN events")]
 
 
 def grow(shop: Session, number: int) -> None:

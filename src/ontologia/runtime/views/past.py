@@ -30,7 +30,6 @@ from ontologia.runtime.views.events import (
     with_payload,
 )
 from ontologia.runtime.views.paging import (
-    BOUND,
     DEADLINE,
     PAGE,
     Count,
@@ -61,6 +60,7 @@ LIMITS = (
     "Dead letters that were dismissed count as dead as far as their events were looked at.",
 )
 """What is not known of the past."""
+_MOST = 5_000
 _PORTION = 500
 _AFTER_EVERY_ID = "\U0010ffff"
 _WAITING: State = "waiting"
@@ -148,7 +148,7 @@ def overview_at(
     session: Session,
     as_of: int | datetime,
     *,
-    most: int = BOUND,
+    most: int = _MOST,
     seconds: float = DEADLINE,
 ) -> Past[OverviewThen]:
     """What waited, was in work and was dead, per consumer, at a commit or an instant.

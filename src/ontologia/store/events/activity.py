@@ -49,6 +49,16 @@ class Unfinished(NamedTuple):
     created_at: str
 
 
+class Numbered(NamedTuple):
+    """An event with its number in the log."""
+
+    seq: int
+    namespace: str
+    id: str
+    type: str
+    created_at: str
+
+
 class Activity:
     """Figures and news of a namespace. Reads only."""
 
@@ -107,6 +117,20 @@ class Activity:
         """Each type of event with a consumer that is subscribed to it; `*` is every type."""
         rows = self._database.all(self._sql["pairs"], {"namespace": namespace})
         return [(row[0], row[1]) for row in rows]
+
+    def last_number(self) -> int:
+        """The number of the last event of any namespace; 0 if there is none."""
+        number: int = self._database.all(self._sql["last_number"])[0][0]
+        return number
+
+    def numbered_after(self, number: int, most: int) -> list[Numbered]:
+        """The next events of all namespaces after a number, in the order of their numbers.
+
+        On a server a number that is left out may still come: it was given to a transaction that has
+        not ended.
+        """
+        rows = self._database.all(self._sql["events_after"], {"after": number, "most": most})
+        return [Numbered(*row) for row in rows]
 
     def unfinished(
         self, namespace: str, until: datetime, most: int
