@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from ontologia.web.console.app import Console
 
 log = logging.getLogger(__name__)
+EXAMINE, REPAIR, CLEANUP, PREFLIGHT = "doctor", "repair", "cleanup", "preflight"
+"""Kinds of jobs."""
 JOBS = "jobs"
 """What listeners are told that a job has come further."""
 _LONGEST = 86_400.0  # seconds
@@ -30,6 +32,15 @@ _PATIENCE = 5.0  # seconds that a job may need to end
 
 class StoppedError(Exception):
     """The console ends, and the job with it."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """What came of a job that changes something."""
+
+    counts: dict[str, int]
+    commit: int | None
+    """The commit that records it; None if nothing was to be done."""
 
 
 @dataclass
@@ -64,11 +75,11 @@ class Job:
 
     def tell(self, doing: str) -> None:
         """The next step; StoppedError if the job is to end."""
-        if self._stopped.is_set():
-            raise StoppedError
         self.step += 1
         self.doing = doing
         self.on_progress()
+        if self._stopped.is_set():
+            raise StoppedError
 
     def stop(self) -> None:
         """Have it end: a read of SQLite at once, anything else at its next step."""

@@ -11,7 +11,7 @@ from starlette.routing import Route
 from ontologia import codec
 from ontologia.errors import InvalidValueError
 from ontologia.runtime.views.attempts import Attempt, Written, attempt
-from ontologia.runtime.views.paging import cursor
+from ontologia.web.console.actions import letter_token
 from ontologia.web.console.rendering import PageRequest, page
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _show(request: PageRequest) -> Response:
         state=_state(found),
         shown=[_shown(each) for each in found.written],
         others=_others(found, [each.attempt for each in others]),
-        dead=cursor(handler, event_id)
+        dead=letter_token(handler, event_id)
         if found.claim is not None and found.claim.state == "dead_lettered"
         else None,
     )

@@ -11,14 +11,12 @@ from starlette.routing import Route
 from ontologia.runtime.session import core_of
 from ontologia.store.doctor import examine, steps
 from ontologia.store.findings import Finding, Severity
-from ontologia.web.console.jobs import Job
+from ontologia.web.console.jobs import CLEANUP, EXAMINE, REPAIR, Job
 from ontologia.web.console.rendering import PageRequest, page
 
 if TYPE_CHECKING:
     from ontologia.web.console.app import Console
 
-EXAMINE, REPAIR, CLEANUP = "doctor", "repair", "cleanup"
-"""Kinds of jobs."""
 _GRAVITY = {each: at for at, each in enumerate(Severity)}
 
 

@@ -11,14 +11,12 @@ from starlette.routing import Route
 
 from ontologia.runtime.preflight import SAMPLE, Effect, Preflight, preflight
 from ontologia.runtime.views.reading import ReadingSession
-from ontologia.web.console.jobs import Job
+from ontologia.web.console.jobs import PREFLIGHT, Job
 from ontologia.web.console.rendering import PageRequest, page
 
 if TYPE_CHECKING:
     from ontologia.web.console.app import Console
 
-PREFLIGHT = "preflight"
-"""A kind of jobs."""
 _GRAVITY = {each: at for at, each in enumerate(Effect)}
 
 
@@ -58,7 +56,7 @@ def _show(request: PageRequest) -> Response:
 
 def _compare(request: PageRequest) -> Response:
     console, namespace = request.console, request.namespace
-    sample = None if request.form.get("all") else SAMPLE
+    sample = None if request.value("all") else SAMPLE
 
     def work(job: Job) -> Preflight:
         session = ReadingSession.with_types(
