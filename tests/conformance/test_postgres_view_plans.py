@@ -43,6 +43,8 @@ STATEMENTS = (
     *("load_ready", "load_claims", "load_arriving", "count_arriving", "operators_commits"),
     *("waiting_id", "waiting_number", "last_ticks", "named_namespaces", "scheduled_events"),
     *("count_some_entities", "count_some_relations", "select_dead_letters", "list_events_back"),
+    *("ready_then", "unfinished_claims", "undispatched", "dead_until", "commits_before"),
+    *("last_number", "events_after"),
 )
 COUNTED = {"count_arriving": {"incoming"}}
 """Read in any order, up to a LIMIT."""

@@ -160,7 +160,7 @@ class Explanations:
             commit.id,
             commit.created_at,
             commit.metadata,
-            tuple(map(_cause, causes)),
+            tuple(map(cause_of, causes)),
         )
 
     def _continued(self, why: Why) -> Why:
@@ -181,10 +181,10 @@ class Explanations:
                 places = archives.places_of(missing, namespace)
                 others = [each for each in places if not reached or each != archives.uri]
                 return replace(why, causes=tuple(causes), archived_to=tuple(others))
-            causes.append(replace(_cause(archived.row), archived=archives.uri))
+            causes.append(replace(cause_of(archived.row), archived=archives.uri))
             if follows_event(archived.row.causation_id):
                 with self._store.provenance.read() as trail:
-                    causes += map(_cause, trail.causes(str(archived.row.causation_id)))
+                    causes += map(cause_of, trail.causes(str(archived.row.causation_id)))
             known.update(each.event_id for each in causes)
             missing = causes[-1].causation_id
         return replace(why, causes=tuple(causes))
@@ -305,7 +305,8 @@ def _value(version: StoredVersion, field: str) -> object:
 # -- events ---------------------------------------------------------------------------------------
 
 
-def _cause(row: EventRow) -> Cause:
+def cause_of(row: EventRow) -> Cause:
+    """An event as a step on the way back."""
     return Cause(
         row.id,
         row.type,

@@ -133,7 +133,7 @@ class Trail:
         return Chain(
             events,
             self.claims(event_ids),
-            [AttemptRow(*row) for row in self._tx.all(self._sql["attempts_at"], ids)],
+            self.attempts(event_ids),
             self.commits_for(event_ids),
             self._tx.all(self._sql["ready_for"], ids),
         )
@@ -167,6 +167,16 @@ class Trail:
         """How every consumer stands to these events."""
         ids = codec.encode_checked(event_ids)
         return [ClaimRow(*row) for row in self._tx.all(self._sql["claims_of"], {"ids": ids})]
+
+    def attempts(self, event_ids: list[str]) -> list[AttemptRow]:
+        """The attempts at these events that did not succeed."""
+        ids = {"ids": codec.encode_checked(event_ids)}
+        return [AttemptRow(*row) for row in self._tx.all(self._sql["attempts_at"], ids)]
+
+    def commits_near(self, commit_id: int) -> list[CommitRow]:
+        """A commit with the one before and the one after it, as far as they exist; newest first."""
+        span = {"before": commit_id + 2, "since": commit_id - 2, "most": 3}
+        return [commit_of(row) for row in self._tx.all(self._sql["commits_before"], span)]
 
 
 class Provenance:

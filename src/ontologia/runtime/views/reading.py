@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from ontologia.errors import NotFoundError, StoreOpenError
 from ontologia.runtime.core import Core
 from ontologia.runtime.session import Session, ThreadUnits
+from ontologia.schema.registry import Registry
 from ontologia.store.copying.refusals import NoStore, OldLayout
 from ontologia.store.copying.sides import open_source
 from ontologia.store.events import checks
@@ -14,6 +16,8 @@ from ontologia.store.newer import NewerLayout
 
 if TYPE_CHECKING:
     from ontologia.config import OntologiaConfig
+    from ontologia.schema.entity import Entity
+    from ontologia.schema.relation import Relation
 
 
 class _ReadingCore(Core):
@@ -41,6 +45,23 @@ class ReadingSession(Session):
         vars(made).update(vars(session))
         made.namespace = checks.name("namespace", namespace)
         made._threads = ThreadUnits(session._core)
+        return made
+
+    @classmethod
+    def with_types(
+        cls,
+        session: Session,
+        namespace: str,
+        entity_types: Sequence[type[Entity]],
+        relation_types: Sequence[type[Relation[Any, Any]]],
+    ) -> ReadingSession:
+        """The same, with the types of a program in the place of the session's. Registers nothing."""
+        made = cls.beside(session, namespace)
+        registry = Registry()
+        for each in (*entity_types, *relation_types):
+            registry.add(each)
+        made._core = session._core.with_types(registry)
+        made._threads = ThreadUnits(made._core)
         return made
 
 

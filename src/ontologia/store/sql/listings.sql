@@ -200,7 +200,7 @@ SELECT id, event_id, topic, @bytes(payload), fire_at, dedup_key, source, created
  ORDER BY fire_at, id LIMIT :limit;
 
 -- name: waiting_number
-SELECT id, topic FROM deferred_events
+SELECT id, topic, fire_at FROM deferred_events
  WHERE id = :number AND status = 'scheduled' AND namespace = :namespace;
 
 -- name: waiting_id
@@ -290,6 +290,38 @@ SELECT s.consumer_id, COUNT(DISTINCT e.id), MIN(e.created_at)
  @join events e ON e.id = i.event_id
   JOIN subscriptions s ON s.namespace = e.namespace AND s.type IN (e.type, '*')
  WHERE e.namespace = :namespace GROUP BY s.consumer_id;
+
+-- name: ready_then
+-- Events that one consumer can claim now, of those that were emitted by then: a seek for each
+-- priority.
+WITH RECURSIVE p(priority) AS (
+    SELECT MAX(priority) FROM ready WHERE consumer_id = :consumer_id
+    UNION ALL
+    SELECT (SELECT MAX(r.priority) FROM ready r
+             WHERE r.consumer_id = :consumer_id AND r.priority < p.priority)
+      FROM p WHERE p.priority IS NOT NULL)
+SELECT r.event_id, r.type, r.created_at, CAST(:namespace AS TEXT)
+  FROM p @join ready r ON r.consumer_id = :consumer_id AND r.priority = p.priority
+   AND r.created_at <= :until
+ LIMIT :most;
+
+-- name: unfinished_claims
+-- Those that wait for a time: leased, in backoff, or due again; whenever they were emitted.
+SELECT e.id, e.type, e.created_at, e.namespace
+  FROM (SELECT event_id FROM event_claims WHERE consumer_id = :consumer_id AND due_at IS NOT NULL
+         ORDER BY due_at LIMIT :most) k
+ @join events e ON e.id = k.event_id;
+
+-- name: undispatched
+-- Those that are not dispatched yet, of all namespaces.
+SELECT e.id, e.type, e.created_at, e.namespace
+  FROM (SELECT event_id FROM incoming ORDER BY seq LIMIT :most) i
+ @join events e ON e.id = i.event_id;
+
+-- name: dead_until
+-- Dead letters on record that were there by then, the newest first.
+SELECT event_id, handler_id FROM dead_letters
+ WHERE namespace = :namespace AND failed_at <= :until ORDER BY failed_at DESC, id DESC LIMIT :most;
 
 -- name: count_arriving
 SELECT COUNT(*) FROM (SELECT 1 FROM incoming LIMIT :most) counted;

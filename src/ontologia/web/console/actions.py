@@ -22,12 +22,14 @@ from ontologia.clock import from_text, to_text
 from ontologia.errors import InvalidValueError, NotFoundError
 from ontologia.runtime.operator import Operator
 from ontologia.runtime.views.dead_letters import FailureGroup, failure_groups, selection
-from ontologia.runtime.views.paging import BOUND, Count, cursor, place
+from ontologia.runtime.views.paging import BOUND, Count, bounded, cursor, place
 from ontologia.runtime.views.times import ago, span
 from ontologia.store.database import ReadDeadline
+from ontologia.store.doctor import REPAIR as REPAIRED
 from ontologia.store.events import checks
 from ontologia.store.events.operations import Selection
 from ontologia.web.console.access import VIA, RefusedError
+from ontologia.web.console.jobs import CLEANUP, EXAMINE, REPAIR, Done, Job
 from ontologia.web.console.rendering import PageRequest, page
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 _COUNTING = 0.6  # seconds that the preview counts
 _GROUPING = 10.0  # seconds that a group is gathered in, when something is done to it
 _COMMANDS = 5  # commands that are shown
+_TYPES = 5  # types of events that are shown with their counts
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,8 @@ class Asked:
     nothing: str = "Nothing was to be done."
     close_to: bool = False
     """The command means nearly the same."""
+    job: bool = False
+    """It is begun, and goes on in the background."""
     form: str | None = None
     """The template of further fields."""
 
@@ -109,6 +114,8 @@ def _doing(name: str, verb: Verb) -> Callable[[PageRequest], Response]:
         )
         done = asked.do(operator)
         route, query = asked.back
+        if asked.job:
+            return RedirectResponse(request.link(route, as_of=None, **query), 303)
         if not operator.recorded:
             said = done if isinstance(done, str) else asked.nothing
             url = request.link(route, as_of=None, **query)
@@ -498,7 +505,98 @@ def _instant(text: str) -> datetime:
         raise InvalidValueError(f"{text[:100]!r} is no time of a preview") from error
 
 
+# -- the store --------------------------------------------------------------------------------------
+
+
+def _repair(request: PageRequest) -> Asked:
+    jobs = request.console.jobs
+    examined = jobs.last(EXAMINE, None)
+    if examined is None or examined.running or examined.error is not None:
+        raise InvalidValueError(
+            "the store was not examined since this console began, so what a repair would mend is "
+            "not counted; nothing was changed",
+            hint="Examine it first, on the page Health.",
+        )
+    meant = [each for each in examined.found if REPAIRED in each.remedy]
+    found = "; ".join(f"{each.what} ({each.where}): {each.count:,}" for each in meant)
+
+    def begin(operator: Operator) -> Job:
+        return jobs.start(
+            REPAIR,
+            "repair the store",
+            lambda _: Done(operator.repair(), _recorded(operator)),
+            by=operator.name,
+        )
+
+    return Asked(
+        "Repair the store",
+        "What is derived is made again, of every namespace, in one transaction, in which nobody else "
+        f"writes. The last examination found {found or 'nothing that a repair mends'}.",
+        [_command(request, ("doctor", "--repair"))],
+        begin,
+        "Repair",
+        ("health", {}),
+        bulk=True,
+        job=True,
+    )
+
+
+def _cleanup(request: PageRequest) -> Asked:
+    age, event_type = _required(request, "before"), request.value("type")
+    pinned = request.value("until")
+    until = ago(request.now, age) if pinned is None else _instant(pinned)
+    if event_type is not None:
+        checks.name("an event's type", event_type)
+    counts: dict[str, int] = {}
+    if not request.form:
+        retention = request.session.event_store.retention
+        counts = retention.count_old(
+            request.namespace, until, event_type=event_type, most=BOUND + 1
+        )
+    number = bounded(sum(counts.values()), BOUND)
+    types = ", ".join(f"{name} {count:,}" for name, count in list(counts.items())[:_TYPES])
+    more = f" and {len(counts) - _TYPES:,} more types" if len(counts) > _TYPES else ""
+    title = f"Delete events older than {age}" + (f" of type {event_type}" if event_type else "")
+    fields: dict[str, str | list[str]] = {"until": to_text(until), "before": age}
+
+    def begin(operator: Operator) -> Job:
+        def work(job: Job) -> Done:
+            deleted = 0
+
+            def progress(portion: int) -> None:
+                nonlocal deleted
+                deleted += portion
+                job.tell(f"{deleted:,} events deleted")
+
+            done = operator.cleanup(until, progress, event_type=event_type)
+            return Done({"deleted": done}, _recorded(operator))
+
+        return request.console.jobs.start(
+            CLEANUP, title, work, by=operator.name, namespace=request.namespace
+        )
+
+    return Asked(
+        title,
+        f"{number} events from before {until:%Y-%m-%d %H:%M:%S} UTC{f': {types}{more}' if types else ''}. "
+        "They are deleted with all that is kept about them, finished or not, except those being "
+        "worked on; dead letters stay on their list.",
+        [_command(request, ("events", "cleanup"), before=age, type=event_type)],
+        begin,
+        f"Delete {number}",
+        ("health", {}),
+        fields | ({"type": event_type} if event_type else {}),
+        danger=True,
+        job=True,
+    )
+
+
+def _recorded(operator: Operator) -> int | None:
+    return operator.recorded[-1] if operator.recorded else None
+
+
 VERBS: dict[str, Verb] = {
+    "repair": _repair,
+    "cleanup": _cleanup,
     "pause": _pause,
     "resume": _resume,
     "forget": _forget,

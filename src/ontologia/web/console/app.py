@@ -59,12 +59,19 @@ from ontologia.store.database import reading_within
 from ontologia.web.bodies import Bodies
 from ontologia.web.console import actions, live, login
 from ontologia.web.console.access import Access, Identify, Login, RefusedError
+from ontologia.web.console.jobs import Jobs
 from ontologia.web.console.pages import (
+    attempts,
     audit,
     dead_letters,
     events,
+    graph,
     handlers,
+    health,
+    later,
     overview,
+    preflight,
+    search,
     sessions,
 )
 from ontologia.web.console.rendering import PageRequest, Rendering, static_files, theme_of
@@ -72,7 +79,10 @@ from ontologia.web.guard import Guard
 from ontologia.web.problems import Problem
 
 log = logging.getLogger(__name__)
-PAGES: tuple[ModuleType, ...] = (overview, events, dead_letters, handlers, sessions, audit)
+PAGES: tuple[ModuleType, ...] = (
+    *(overview, events, dead_letters, handlers, sessions, audit),
+    *(attempts, graph, later, search, health, preflight),
+)
 """The modules whose `routes` are joined here."""
 _CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -142,6 +152,7 @@ class Console:
         self.label = label
         self.rendering = Rendering(redact)
         self.live = live.Streams(self)
+        self.jobs = Jobs(self)
         self._bodies = Bodies(_MOST_BODY, _BODY_SECONDS, _MOST_BODIES)
         self._threads = anyio.CapacityLimiter(_THREADS)
         self._namespaces: tuple[float, list[str]] = (float("-inf"), [])
@@ -174,7 +185,9 @@ class Console:
         return ReadingSession(session_or_uri, config=config)
 
     def close(self) -> None:
-        """End the streams, and the session if the console opened it. Idempotent."""
+        """End jobs and streams, and the session if the console opened it. Idempotent."""
+        if hasattr(self, "jobs"):
+            self.jobs.close()
         if hasattr(self, "live"):
             self.live.close()
         if self._opened:

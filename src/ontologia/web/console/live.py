@@ -126,6 +126,14 @@ class Streams:
             headers={"X-Accel-Buffering": "no"},
         )
 
+    def tell(self, what: str) -> None:
+        """Say to all who listen, in any namespace, that something changed. For any thread."""
+        with self._lock:
+            listeners = list(self._listeners)
+        for each in listeners:
+            with suppress(RuntimeError):  # its loop is closed
+                each.loop.call_soon_threadsafe(each.tell, {what})
+
     def end(self) -> None:
         """End all streams. Idempotent; for any thread; waits for nothing."""
         with self._lock:

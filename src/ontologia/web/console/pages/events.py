@@ -16,6 +16,7 @@ from ontologia.runtime.views.events import EventDetail, EventFilter, event, newe
 from ontologia.runtime.views.search import Hit, search
 from ontologia.runtime.views.times import ago
 from ontologia.web.console.actions import letter_token
+from ontologia.web.console.pages.search import url_of
 from ontologia.web.console.rendering import PageRequest, page
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def _list(request: PageRequest) -> Response:
     hits: list[Hit] = []
     if asked.id is not None:
         hits = search(request.session, asked.id)
-        urls = [url for url in (_url(request, each) for each in hits) if url is not None]
+        urls = [url for url in (url_of(request, each) for each in hits) if url is not None]
         if len(urls) == 1 and len(hits) == 1:
             return RedirectResponse(urls[0], 303)
     found = None
@@ -127,26 +128,9 @@ def _list(request: PageRequest) -> Response:
         wrong=wrong,
         help=HELP,
         id=asked.id,
-        hits=[(each, _url(request, each)) for each in hits],
+        hits=[(each, url_of(request, each)) for each in hits],
         found=found,
     )
-
-
-def _url(request: PageRequest, hit: Hit) -> str | None:
-    """The page of something that has an id; None if there is no such page."""
-    query: dict[str, str] = {"id": hit.id}
-    route = {"type": "objects", "entity": "object", "relation": "object", "deferred": "later"}.get(
-        hit.kind, hit.kind
-    )
-    if hit.kind in ("entity", "relation"):
-        query = {"kind": hit.kind, "type": hit.name, "key": hit.id}
-    elif hit.kind == "type":
-        query = {"kind": hit.name, "type": hit.id}
-    elif hit.kind == "handler":
-        route, query = "handlers", {"handler": hit.id}
-    elif hit.kind == "session":
-        route, query = "sessions", {}
-    return request.link(route, **query) if request.has(route) else None
 
 
 def _found(request: PageRequest) -> EventDetail:
