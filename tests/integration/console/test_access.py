@@ -12,6 +12,7 @@ from ontologia import OntologiaConfig
 from ontologia.errors import ConfigError
 from ontologia.testing import ManualClock
 from ontologia.web import console
+from ontologia_conformance.backends import SQLite
 from tests.integration.console.world import (
     HOST,
     SAME_ORIGIN,
@@ -22,6 +23,12 @@ from tests.integration.console.world import (
     field,
     opened,
 )
+
+
+@pytest.fixture(scope="session")
+def backend(sqlite: SQLite) -> SQLite:
+    """Logins are kept in the process."""
+    return sqlite
 
 
 @pytest.fixture

@@ -59,13 +59,26 @@ from ontologia.store.database import reading_within
 from ontologia.web.bodies import Bodies
 from ontologia.web.console import actions, live, login
 from ontologia.web.console.access import Access, Identify, Login, RefusedError
-from ontologia.web.console.pages import commits, objects, overview
+from ontologia.web.console.pages import (
+    audit,
+    commits,
+    dead_letters,
+    events,
+    handlers,
+    objects,
+    overview,
+    sessions,
+)
 from ontologia.web.console.rendering import PageRequest, Rendering, static_files, theme_of
 from ontologia.web.guard import Guard
 from ontologia.web.problems import Problem
 
 log = logging.getLogger(__name__)
-PAGES: tuple[ModuleType, ...] = (overview, objects, commits)
+PAGES: tuple[ModuleType, ...] = (
+    *(overview, events, dead_letters, handlers, sessions),
+    *(objects, commits),
+    audit,
+)
 """The modules whose `routes` are joined here."""
 _CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "

@@ -85,7 +85,7 @@ class PageRequest:
     @cached_property
     def namespace(self) -> str:
         """The namespace that is looked at: `?namespace=`, or the console's."""
-        return self.query("namespace") or self.console.session.namespace
+        return self.value("namespace") or self.console.session.namespace
 
     @cached_property
     def session(self) -> Session:
@@ -131,9 +131,21 @@ class PageRequest:
         """A parameter of the query; None if it is not there, or empty."""
         return self.request.query_params.get(name, "").strip() or None
 
-    def field(self, name: str) -> str | None:
-        """A field of the form; None if it is not there, or empty."""
-        return (self.form.get(name) or [""])[0] or None
+    def values(self, name: str) -> list[str]:
+        """All values of a field of the form that was sent, else of a parameter of the query."""
+        given = self.request.query_params.getlist(name)
+        return self.form.get(name, []) if self.request.method == "POST" else given
+
+    def value(self, name: str) -> str | None:
+        """The first of them; None if there is none, or it is empty."""
+        return next(iter(self.values(name)), "") or None
+
+    @cached_property
+    def done(self) -> list[dict[str, Any]]:
+        """The commits of operators that `?done=` names: what was done a moment ago."""
+        numbers = self.request.query_params.getlist("done")[:2]
+        found = (self.session.get_commit(int(each)) for each in numbers if _is_number(each))
+        return [each for each in found if each is not None and "operator" in each["metadata"]]
 
     def has(self, name: str) -> bool:
         """Whether there is a page of that name."""
@@ -164,6 +176,10 @@ class PageRequest:
         return f"{path}?{urlencode(given, doseq=True)}" if given else path
 
 
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 19
+
+
 class Rendering:
     """The templates, with the console's filters."""
 
@@ -187,6 +203,7 @@ class Rendering:
             inline=self.inline,
             exact=exact,
             shorten=shorten,
+            brief=brief,
         )
 
     def render(self, template: str, **context: Any) -> str:
@@ -317,6 +334,11 @@ def exact(value: str) -> Markup:
 def shorten(text: str, longest: int = 80) -> Markup:
     """The beginning of a text; all of it, up to a bound, when pointed at."""
     return _clipped(text, longest)
+
+
+def brief(id_: str) -> str:
+    """The ends of an id: those of UUIDs made in one moment begin alike."""
+    return f"{id_[:8]}…{id_[-6:]}" if len(id_) > 24 else id_
 
 
 def _clipped(text: str, longest: int) -> Markup:
