@@ -46,6 +46,7 @@ def desk(store):
     app.close()
 
 
+@pytest.mark.req("NEW-216")
 def test_it_is_closed_by_default(store):
     with pytest.raises(ConfigError, match="closed by default"):
         console(store)
@@ -73,6 +74,7 @@ def test_the_token_signs_in_and_a_name_is_asked_for(desk):
     assert TOKEN not in page.text
 
 
+@pytest.mark.req("NEW-216")
 def test_a_login_url_opens_once(desk):
     path = desk.console.login_path()
     asked = desk.get(path)
@@ -171,6 +173,7 @@ def test_signing_in_leads_to_no_other_site(desk, wanted):
     assert "x" not in answer.headers
 
 
+@pytest.mark.req("NEW-216")
 def test_every_answer_tells_browsers_what_they_may_do(desk):
     answers = [desk.get("/"), desk.get("/login"), desk.get("/nothing"), desk.get("/live")]
     answers += [desk.post("/login", {}), desk.get("/static/x/console.css"), desk.get("/static/x/y")]

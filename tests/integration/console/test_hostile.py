@@ -59,6 +59,7 @@ def evil(open_session):
     return session
 
 
+@pytest.mark.req("NEW-218")
 def test_what_is_stored_is_text_to_every_page(evil):
     app = opened(evil, label='"><script>', identify=None, token="x" * 20)
     with browsing(app) as browser:
@@ -109,6 +110,7 @@ def test_hidden_fields_come_back_as_they_are(evil):
     app.close()
 
 
+@pytest.mark.req("NEW-218")
 def test_what_is_redacted_is_shown_nowhere(shop):
     operator = Operator(shop, "ada", reason="r")
     made = operator.emit("secretive", {"card": "4111", "deep": [{"Card": {"n": "4111"}}], "ok": 7})

@@ -72,6 +72,7 @@ VERBS = {
 
 
 @pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.req("NEW-217")
 def test_a_verb_leaves_the_commit_of_the_command_line(verb, desk, shop, uri, open_session):
     """The page shows the command; what both record differs in who, in `via`, and in what is new."""
     from typer.testing import CliRunner
@@ -230,6 +231,7 @@ def forged(desk, **change):
         {"headers": {"Sec-Fetch-Site": None, "Origin": None}},
     ],
 )
+@pytest.mark.req("NEW-217")
 def test_a_forged_form_changes_nothing(change, desk, shop):
     before = shop.head
     assert forged(desk, **change).status_code == 403
@@ -247,6 +249,7 @@ def test_a_form_of_somebody_else_changes_nothing(desk, shop):
     assert shop.head == before
 
 
+@pytest.mark.req("NEW-217")
 def test_a_viewer_sees_and_changes_nothing(shop):
     before = shop.head
     app = opened(shop, identify=vic)

@@ -203,7 +203,7 @@ class Access:
             value,
             max_age=int(LOGIN_LASTS.total_seconds()),
             path=path,
-            secure=request.url.scheme == "https",
+            secure="https" in (request.url.scheme, request.headers.get("x-forwarded-proto")),
             httponly=True,
             samesite="lax",
         )

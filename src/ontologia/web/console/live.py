@@ -10,7 +10,9 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -98,10 +100,8 @@ class _Follower:
         with self._lock:
             listeners = list(self._listeners)
         for each in listeners:
-            try:
+            with suppress(RuntimeError):  # its loop is closed
                 each.loop.call_soon_threadsafe(each.tell, changed)
-            except RuntimeError:  # its loop is closed
-                self.remove(each)
 
 
 class Streams:
@@ -110,6 +110,7 @@ class Streams:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._followers: dict[str, _Follower] = {}
+        self._ending: WeakSet[_Follower] = WeakSet()
         self._listeners: set[_Listener] = set()
         self._lock = threading.Lock()
         self._closed = False
@@ -125,18 +126,22 @@ class Streams:
             headers={"X-Accel-Buffering": "no"},
         )
 
-    def close(self) -> None:
-        """End all streams. Idempotent; for any thread."""
+    def end(self) -> None:
+        """End all streams. Idempotent; for any thread; waits for nothing."""
         with self._lock:
             self._closed = True
-            followers = list(self._followers.values())
+            for each in self._followers.values():
+                each.stop()
             listeners = list(self._listeners)
-            self._followers.clear()
-        for each in followers:
-            each.stop()
         for listener in listeners:
-            if not listener.loop.is_closed():
+            with suppress(RuntimeError):  # its loop is closed
                 listener.loop.call_soon_threadsafe(listener.woken.set)
+
+    def close(self) -> None:
+        """The same, and wait for those who look at the store. Idempotent."""
+        self.end()
+        with self._lock:
+            followers = [*self._followers.values(), *self._ending]
         for each in followers:
             each.join()
 
@@ -180,3 +185,4 @@ class Streams:
             if follower is not None and follower.remove(listener):
                 del self._followers[namespace]
                 follower.stop()
+                self._ending.add(follower)  # for `close`, which the session's may follow
