@@ -132,6 +132,21 @@ def test_objects_are_filtered_as_on_the_command_line_and_ordered(desk):
     )
 
 
+def test_relations_of_the_past_come_in_pages(desk, shop):
+    shop.ensure([Buys(left_key=f"x{n:02}", right_key="9", pieces=n) for n in range(60)])
+    shop.commit()
+    shop.ensure([Buys(left_key=f"x{n:02}", right_key="9", pieces=-1) for n in range(60)])
+    shop.ensure(Buys(left_key="x", right_key="9", pieces=0))
+    shop.commit()
+
+    first = read(desk, "/objects", kind="relation", type="Buys", as_of=4)
+    second = read(desk, first.links["Next page"])
+
+    keys = ["c1:10", *(f"x{n:02}:9" for n in range(60))]
+    assert [each for each in (*first.links, *second.links) if ":" in each] == keys
+    assert "x59:9 59 4" in second.text
+
+
 def test_a_type_that_is_not_there_is_not_found(desk):
     assert "Did you mean Customer?" in read(desk, "/objects", type="Custome", status=404).text
     read(desk, "/objects", kind="script", type="Customer", status=400)
@@ -310,13 +325,16 @@ def test_an_object_of_an_older_schema_is_shown_without_its_upgrader(open_session
     with browsing(app) as desk:
         then = read(desk, "/object", type="Item", key="i", as_of=1)
         now = read(desk, "/object", type="Item", key="i")
-        listed = read(desk, "/objects", type="Item", as_of=1, status=400)
+        listed = read(desk, "/objects", type="Item", as_of=1)
+        asked = {"filter": "cents eq 500", "as_of": 1}
+        filtered = read(desk, "/objects", type="Item", status=400, **asked)
     app.close()
 
     assert "price" in then.text
     assert "no upgrader" in then.text
     assert "cents 500" in now.text
-    assert "Item" in listed.text
+    assert "no upgrader" in listed.text
+    assert "Item" in filtered.text
 
 
 # -- commits --------------------------------------------------------------------------------------

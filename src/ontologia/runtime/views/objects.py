@@ -17,7 +17,7 @@ from ontologia.runtime.stored import StoredTypes
 from ontologia.runtime.views.commits import Maker, differing, makers
 from ontologia.runtime.views.paging import DEADLINE, PAGE, Count, Page, bounded, cursor, place
 from ontologia.schema.diff import field_changes
-from ontologia.schema.expression import Column, Compare, In, Path
+from ontologia.schema.expression import Column, Compare, Path
 from ontologia.schema.shape import Shape
 from ontologia.schema.stored import plain
 from ontologia.schema.typespec import TypeSpec, spec_of
@@ -27,6 +27,7 @@ from ontologia.store.provenance import StoredVersion, Trail
 from ontologia.store.rows import ObjectKey, TypeKey
 
 if TYPE_CHECKING:
+    from ontologia.runtime.core import Core
     from ontologia.runtime.session import Session
 
 _COUNTED = 1_000
@@ -79,6 +80,8 @@ class ObjectRow:
     commit_id: int
     """The commit that wrote this version."""
     fields: dict[str, Any]
+    as_stored: bool = False
+    """Whether an upgrader is missing, and the fields are those of an older version of the type."""
 
     @property
     def label(self) -> str:
@@ -241,7 +244,7 @@ def objects(
     Each filter is a path, an operator and, unless it tests for null, a value: see
     `ontologia.query.words`. `order` is `field` or `field:desc`; then a page costs those before it,
     too. Filters of fields without an index cost the objects that are looked at, and so do, as of a
-    commit, relations, anything that is filtered or ordered, and keys that came later; a page that takes longer than
+    commit, anything that is filtered or ordered, and keys that came later; a page that takes longer than
     `seconds` raises ReadTimeoutError. NotFoundError if there is no such type.
     """
     stored = StoredTypes.of(session)
@@ -262,14 +265,11 @@ def objects(
         after = place(before, *[str] * (1 if kind == "entity" else 3))
         query = query.where(after_key(shape, after))
     with reading_within(seconds):
-        if kind == "entity" and as_of is not None and order is None and not filters:
-            # The keys first: a query of the past looks at every key of the type before its LIMIT.
-            with core_of(session).store.inventory.read() as contents:
-                page = contents.page(kind, type_name, as_of, after, limit + 1, _ANY_SIZE)
-            path = Path(shape.name, shape.key or "", "text", column="key")
-            query = query.where(In(path, tuple(each.key[0] for each in page)))
-        found: list[Any] = query.limit(limit + 1).collect()
-    rows = [_object(shape, each) for each in found]
+        if as_of is not None and order is None and not filters:
+            # A query of the past looks at every key of the type before its LIMIT.
+            rows = _page_at(core_of(session), shape, as_of, after, limit + 1)
+        else:
+            rows = [_object(shape, each) for each in query.limit(limit + 1).collect()]
     if len(rows) <= limit:
         return Page(tuple(rows), None)
     last = rows[limit - 1]
@@ -303,12 +303,7 @@ def object_(
         complete = len(versions) < _LOOKED_BACK
         wanted = [newest.commit_id, *(number for number, _ in setters.values())]
         made = makers(trail, wanted)
-    as_stored = False
-    try:
-        found = Explanations(core.store, core.versions).fields(shape, object_key, newest)
-        values = {} if found is None else plain(shape, found)
-    except MissingUpgraderError:
-        as_stored, values = True, _stored_fields(newest)
+    values, as_stored = _fields(Explanations(core.store, core.versions), shape, object_key, newest)
     drawn = _drawn(versions[:_DRAWN], complete=len(versions) <= _DRAWN)
     fields = [
         FieldValue(
@@ -489,6 +484,34 @@ def _object(shape: Shape, obj: Any) -> ObjectRow:
         else (meta.left_key, meta.right_key, meta.instance_key or "")
     )
     return ObjectRow(shape.kind, shape.name, key, meta.commit_id, plain(shape, obj.__dict__))
+
+
+def _page_at(
+    core: Core, shape: Shape, as_of: int, after: ObjectKey | None, most: int
+) -> list[ObjectRow]:
+    """The next objects of a type as of a commit. A seek for each, and for each key that came later."""
+    with core.store.inventory.read() as contents:
+        page = contents.page(shape.kind, shape.name, as_of, after, most, _ANY_SIZE)
+    explanations = Explanations(core.store, core.versions)
+    rows: list[ObjectRow] = []
+    with core.store.provenance.read() as trail:
+        for key in (each.key for each in page):
+            version = next(trail.versions(shape.kind, shape.name, key, before=as_of + 1))
+            fields, as_stored = _fields(explanations, shape, key, version)
+            row = ObjectRow(shape.kind, shape.name, key, version.commit_id, fields, as_stored)
+            rows.append(row)
+    return rows
+
+
+def _fields(
+    explanations: Explanations, shape: Shape, key: ObjectKey, version: StoredVersion
+) -> tuple[dict[str, Any], bool]:
+    """The fields of a version, and whether they are as they were stored for want of an upgrader."""
+    try:
+        found = explanations.fields(shape, key, version)
+    except MissingUpgraderError:
+        return _stored_fields(version), True
+    return ({} if found is None else plain(shape, found)), False
 
 
 def _relations(
