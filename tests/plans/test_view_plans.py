@@ -21,6 +21,7 @@ from ontologia.runtime.views import (
     past,
     search,
     sessions,
+    why,
 )
 from ontologia.runtime.views.overview import overview
 from ontologia.web.console.sampler import Sampler
@@ -77,8 +78,16 @@ SHOWN: dict[str, Callable[[Session], object]] = {
     "object": lambda s: objects.object_(s, "entity", "Customer", "c1"),
     "object then": lambda s: objects.object_(s, "entity", "Customer", "c1", as_of=1),
     "versions": lambda s: objects.versions(s, "entity", "Customer", "c1"),
+    "type": lambda s: objects.type_(s, "entity", "Product"),
+    "two versions": lambda s: objects.compared(s, "entity", "Customer", "c1", 1, 2),
+    "relations of the right end": lambda s: objects.objects(
+        s, "relation", "Buys", filters=[("right_key", "eq", "10")], limit=2
+    ),
+    "why": lambda s: why.why_by_name(s, "Customer", "c1", "tier", as_of=2),
     "commits": commits.commits,
     "commit": lambda s: commits.commit(s, 2),
+    "commit of a session": lambda s: commits.commit(s, 1),
+    "commit of a relation": lambda s: commits.commit(s, 3),
     "attempt": lambda s: attempts.attempt(s, event_id(s), "pay", 2),
     "overview then": lambda s: past.overview_at(s, s.commit_at(START)),
     "events then": lambda s: past.newest_events_at(s, as_of=START, limit=2),

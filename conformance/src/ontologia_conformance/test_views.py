@@ -510,10 +510,10 @@ def test_a_deleted_object_has_no_fields_and_its_versions_are_listed(shop: Sessio
     second = versions(shop, "entity", "Product", "p1", limit=2, before=first.next)
 
     assert (found.deleted, found.fields) == (True, ())
-    assert [each.deleted for each in first.rows] == [True, False]
+    assert [each.change for each in first.rows] == ["deleted", "updated"]
     assert first.rows[1].changes == {"price": (1, 2)}
     [oldest] = second.rows
-    assert set(oldest.changes) == {"id", "name", "price"}
+    assert (oldest.change, set(oldest.changes)) == ("created", {"id", "name", "price"})
     assert second.next is None
 
 
@@ -755,7 +755,10 @@ def test_commits_are_listed_newest_first_and_by_metadata(shop: Session) -> None:
     assert commits(shop, metadata=of_event).rows == (handled,)
     assert commits(shop, metadata=of_event, before=second.next or cursor(1)).rows == ()
     detail = commit(shop, 2)
-    assert (detail.before, detail.after, len(detail.delta.created)) == (1, 3, 1)
+    assert (detail.before, detail.after) == (1, 3)
+    [created] = detail.changes.rows
+    assert (created.change, created.label) == ("created", "a")
+    assert created.fields == {"id": (None, "a"), "status": (None, "new")}
     with pytest.raises(NotFoundError):
         commit(shop, 5)
 

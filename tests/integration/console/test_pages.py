@@ -108,7 +108,7 @@ def test_links_keep_the_namespace_and_the_time(desk, shop):
     assert links
     assert all("namespace=other" in each and "as_of=0" in each for each in links)
     assert "As of commit 0" in text
-    assert "This page shows the present." in text
+    assert "This page cannot show the past" in text
     assert " data-live" not in text
 
 

@@ -532,6 +532,35 @@ SELECT commit_id, fields_json, schema_version_id FROM relation_history
    AND instance_key = :instance AND commit_id < :before
  ORDER BY commit_id DESC, id DESC LIMIT :most;
 
+-- name: entity_changes_of
+-- The next entities that one commit wrote, each as it was before and after.
+SELECT h.id, h.entity_type, h.entity_key, b.fields_json, h.fields_json, b.schema_version_id,
+       h.schema_version_id
+  FROM entity_history h
+  LEFT JOIN entity_history b ON b.id = (
+       SELECT p.id FROM entity_history p
+        WHERE p.entity_type = h.entity_type AND p.entity_key = h.entity_key
+          AND p.commit_id < h.commit_id ORDER BY p.commit_id DESC, p.id DESC LIMIT 1)
+ WHERE h.commit_id = :commit_id AND h.id > :after ORDER BY h.id LIMIT :most;
+
+-- name: relation_changes_of
+SELECT h.id, h.relation_type, h.left_key, h.right_key, h.instance_key, b.fields_json,
+       h.fields_json, b.schema_version_id, h.schema_version_id
+  FROM relation_history h
+  LEFT JOIN relation_history b ON b.id = (
+       SELECT p.id FROM relation_history p
+        WHERE p.relation_type = h.relation_type AND p.left_key = h.left_key
+          AND p.right_key = h.right_key AND p.instance_key = h.instance_key
+          AND p.commit_id < h.commit_id ORDER BY p.commit_id DESC, p.id DESC LIMIT 1)
+ WHERE h.commit_id = :commit_id AND h.id > :after ORDER BY h.id LIMIT :most;
+
+-- name: events_of_source
+-- The events of one type and priority, of a stretch of time, that this source emitted.
+SELECT created_at, id, type FROM events
+ WHERE namespace = :namespace AND type = :type AND priority = :priority
+   AND created_at >= :first AND created_at <= :last AND source = :source
+ ORDER BY created_at, id LIMIT :most;
+
 -- name: commits_before
 -- The next commits on the way back.
 SELECT id, created_at, metadata_json FROM commits

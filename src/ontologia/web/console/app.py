@@ -63,12 +63,14 @@ from ontologia.web.console.jobs import Jobs
 from ontologia.web.console.pages import (
     attempts,
     audit,
+    commits,
     dead_letters,
     events,
     graph,
     handlers,
     health,
     later,
+    objects,
     overview,
     preflight,
     search,
@@ -81,6 +83,7 @@ from ontologia.web.problems import Problem
 log = logging.getLogger(__name__)
 PAGES: tuple[ModuleType, ...] = (
     *(overview, events, dead_letters, handlers, sessions, audit),
+    *(objects, commits),
     *(attempts, graph, later, search, health, preflight),
 )
 """The modules whose `routes` are joined here."""
