@@ -9,18 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
 
 from ontologia.runtime.views.reading import ReadingSession
 from ontologia.store.copying import copy_store
 from ontologia_conformance.backends import Backend
 from tests.browser.world import NAMESPACE, Desk, launch, require_chromium, serving, tell_shop
+from tests.integration.running import PATIENCE
 
 
 @pytest.fixture(scope="package")
 def chromium() -> Iterator[Browser]:
     """Ended with the folder: while it is there, asyncio.run() cannot be called in this thread."""
     require_chromium()
+    expect.set_options(timeout=PATIENCE * 1_000)
     with sync_playwright() as playwright:
         browser = launch(playwright)
         yield browser

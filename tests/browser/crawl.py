@@ -17,6 +17,8 @@ from tests.integration.running import PATIENCE
 SEARCHED = "o-1"
 """What is typed into the search box."""
 _LEFT_OUT = {"as_of", "before", "after", "done", "first"}  # the same page at another place
+_OF_SCRIPTS = {"commit_time"}  # no pages
+_CHOSEN = {"checkbox", "radio"}
 _OF_A_ROUTE = 3  # URLs
 
 
@@ -24,7 +26,8 @@ def pages_of(desk: Desk) -> dict[str, str]:
     """The paths of all pages, by the names of their routes, as the console has them."""
     routes: list[Route] = [each for module in app.PAGES for each in module.routes(desk.console)]
     routes += actions.routes(desk.console)
-    return {each.name: each.path for each in routes if "GET" in (each.methods or ())}
+    read = {each.name: each.path for each in routes if "GET" in (each.methods or ())}
+    return {name: path for name, path in read.items() if name not in _OF_SCRIPTS}
 
 
 def crawl(desk: Desk) -> dict[str, list[str]]:
@@ -55,9 +58,7 @@ def _targets(url: str, text: str) -> Iterator[str]:
     reader.feed(text)
     for target in reader.targets:
         parts = urlsplit(urljoin(url, target))
-        query = parse_qsl(parts.query)
-        if not _LEFT_OUT.intersection(key for key, _ in query):
-            yield parts._replace(scheme="", netloc="", query=urlencode(query), fragment="").geturl()
+        yield parts._replace(scheme="", netloc="", fragment="").geturl()
 
 
 class _Reader(HTMLParser):
@@ -66,26 +67,25 @@ class _Reader(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.targets: list[str] = []
-        self._action: str | None = None
         self._actions: list[str] = []
         self._fields: list[tuple[str, str]] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = {key: value or "" for key, value in attrs}
         if tag == "a" and "href" in given:
-            self.targets.append(given["href"])
+            query = parse_qsl(urlsplit(given["href"]).query)
+            if not _LEFT_OUT.intersection(key for key, _ in query):
+                self.targets.append(given["href"])
         elif tag == "form" and given.get("method", "get") == "get" and "action" in given:
-            self._action = given["action"]
-        elif tag == "input" and given.get("name") == "q":
-            self._fields.append(("q", SEARCHED))
-        elif tag == "input" and given.get("type") == "hidden":
-            self._fields.append((given["name"], given["value"]))
+            self._actions.append(given["action"])
         elif tag == "button" and "formaction" in given:
             self._actions.append(given["formaction"])
+        elif tag == "input" and given.get("name") == "q":
+            self._fields.append(("q", SEARCHED))
+        elif tag == "input" and given.get("value") and given.get("type") not in _CHOSEN:
+            self._fields.append((given["name"], given["value"]))
 
     def handle_endtag(self, tag: str) -> None:
-        if tag != "form":
-            return
-        for action in (self._action, *self._actions) if self._action is not None else ():
-            self.targets.append(f"{action}?{urlencode(self._fields)}")
-        self._action, self._actions, self._fields = None, [], []
+        if tag == "form":
+            self.targets += [f"{action}?{urlencode(self._fields)}" for action in self._actions]
+            self._actions, self._fields = [], []

@@ -8,13 +8,22 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, Response
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Locator,
+    Page,
+    Request,
+    Response,
+    expect,
+)
 
 from ontologia import OntologiaConfig, Session
 from ontologia.cli.demo_shop import Customer, Order, OrderPlaced, Placed
@@ -102,12 +111,15 @@ def tell_shop(path: Path) -> None:
 class Desk:
     """A console that is served at a port of this machine."""
 
-    def __init__(self, console: Console, server: Server, browser: Browser | None) -> None:
+    def __init__(
+        self, console: Console, server: Server, thread: threading.Thread, browser: Browser | None
+    ) -> None:
         self.console = console
-        self.server = server
         self.url = server.url
+        self._server = server
+        self._thread = thread
         self._browser = browser
-        self._opened: list[tuple[BrowserContext, list[str]]] = []
+        self._opened: list[tuple[BrowserContext, Watched]] = []
 
     def cookie(self, name: str = "ada") -> dict[str, str]:
         """The cookie of somebody who has signed in."""
@@ -122,14 +134,20 @@ class Desk:
         context.set_default_timeout(PATIENCE * 1_000)
         if signed_in:
             context.add_cookies([self.cookie()])  # type: ignore[list-item]
-        watched = Watched(context.new_page(), [], self.url)
+        watched = Watched(context.new_page(), self.url)
         watched.watch()
-        self._opened.append((context, watched.complaints))
+        self._opened.append((context, watched))
         return watched
+
+    def stop(self) -> None:
+        """End the server. Idempotent."""
+        self._server.stop()
+        self._thread.join(PATIENCE)
+        assert not self._thread.is_alive()
 
     def close_pages(self) -> list[str]:
         """Close what was opened; what the pages complained about."""
-        complaints = [each for _, found in self._opened for each in found]
+        complaints = [each for _, watched in self._opened for each in watched.take_complaints()]
         for context, _ in self._opened:
             context.close()
         self._opened.clear()
@@ -141,8 +159,10 @@ class Watched:
     """A page, and what went wrong in it: errors, refusals by the CSP, requests that lead elsewhere."""
 
     page: Page
-    complaints: list[str]
     url: str
+    allowed: str = "nothing at all"
+    """A part of complaints that a test is about, and which are forgotten."""
+    complaints: list[str] = field(default_factory=list[str])
 
     def watch(self) -> None:
         """Keep what the page complains about from here on."""
@@ -153,11 +173,14 @@ class Watched:
 
     def take_complaints(self) -> list[str]:
         """What the page complained about so far, once."""
-        taken = [*self.complaints]
+        taken = [each for each in self.complaints if self.allowed not in each]
         self.complaints.clear()
         return taken
 
     def _on_console(self, message: ConsoleMessage) -> None:
+        # Chromium looks for the icon of what is no page of HTML there, and cannot be told not to.
+        if message.location["url"].endswith("/favicon.ico"):
+            return
         if message.type in ("error", "warning"):
             self.complaints.append(f"{message.type}: {message.text} at {self.page.url}")
 
@@ -172,18 +195,49 @@ class Watched:
 
 @contextmanager
 def serving(
-    session_or_uri: Session | str, browser: Browser | None = None, **options: Any
+    session_or_uri: Session | str,
+    browser: Browser | None = None,
+    *,
+    grace: float = 1.0,
+    **options: Any,
 ) -> Iterator[Desk]:
-    """Serve a console in a thread, until the end of the block. Leave the pages to `close_pages`."""
+    """Serve a console in a thread, until the end of the block. Leave the pages to `close_pages`.
+
+    `grace` are the seconds that the server waits for clients when it ends.
+    """
     made = console(session_or_uri, **{"token": TOKEN} | options)
-    server = Server(made, listen("127.0.0.1", 0), OntologiaConfig(shutdown_grace_ms=1_000))
-    server.on_shutdown = made.live.close
-    thread = threading.Thread(target=server.serve_forever, name="console")
+    config = OntologiaConfig(shutdown_grace_ms=round(grace * 1_000))
+    server = Server(made, listen("127.0.0.1", 0), config)
+    server.on_shutdown = made.live.end
+    thread = threading.Thread(target=server.serve_forever, name="console", daemon=True)
     thread.start()
+    desk = Desk(made, server, thread, browser)
     try:
-        yield Desk(made, server, browser)
+        yield desk
     finally:
-        server.stop()
-        thread.join(PATIENCE)
+        desk.stop()
         made.close()
-    assert not thread.is_alive()
+
+
+# -- pages ----------------------------------------------------------------------------------------
+
+
+def live(page: Page, path: str = "/") -> Page:
+    """Open a page, and wait until it hears what changes."""
+    with page.expect_response(lambda answer: "/live" in answer.url):
+        page.goto(path)
+    expect(page.locator("#live")).to_have_text("live")
+    page.evaluate(
+        "() => { document.addEventListener('console:morphed', () => { window.morphed = true; }); }"
+    )
+    return page
+
+
+def await_update(page: Page) -> None:
+    """Wait until it was fetched again since it was opened."""
+    page.wait_for_function("() => window.morphed")
+
+
+def row_of(page: Page, name: str) -> Locator:
+    """The row of a handler."""
+    return page.get_by_role("region", name="Handlers").get_by_role("row").filter(has_text=name)

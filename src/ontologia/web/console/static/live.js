@@ -21,6 +21,21 @@ function say(state, text) {
   if (shown.textContent !== text) shown.textContent = text;
 }
 
+/** Give rows an id by what they link to, so that a row is morphed into itself, wherever it is now. */
+function nameRows(root) {
+  root.querySelectorAll("tbody").forEach((body, number) => {
+    const known = new Set();
+    for (const row of body.rows) {
+      const name = `row-${number}-${row.querySelector("a[href]")?.getAttribute("href")}`;
+      if (!row.id && !known.has(name)) row.id = name;
+      known.add(name);
+    }
+  });
+}
+
+let refused = false; // the stream; the page is fetched from time to time then
+const sayFresh = () => (refused ? say("away", "updated every 15 s") : say("live", "live"));
+
 let running = false;
 let again = false;
 
@@ -40,6 +55,8 @@ async function refresh() {
     const fresh = page.getElementById("main");
     if (response.redirected || response.status === 401) location.reload();
     else if (response.ok && fresh && page.getElementById("live")) {
+      nameRows(main);
+      nameRows(fresh);
       Idiomorph.morph(main, fresh, {
         morphStyle: "outerHTML",
         ignoreActiveValue: true,
@@ -50,13 +67,14 @@ async function refresh() {
           beforeNodeMorphed: (node) => !(node.matches?.("[data-keep]")),
         },
       });
-      say("live", "live");
+      sayFresh();
       document.dispatchEvent(new Event("console:morphed"));
     } else say("away", response.status === 503 ? "database away, retrying" : "not up to date");
   } catch {
     say("away", "server away, retrying");
   } finally {
     running = false;
+    if (again) refresh(); // something changed meanwhile
   }
 }
 
@@ -64,36 +82,52 @@ if (main?.hasAttribute("data-live") && url) {
   const name = `ontologia${url}`;
   const channel = new BroadcastChannel(name);
   let source = null;
+  let held = false; // whether the stream is this tab's
   let release = null;
   let waiting = null;
 
   const heard = (changed) => {
     if (changed.includes("away")) say("away", "database away, retrying");
+    else if (changed.includes("lost")) say("away", "server away, retrying");
     else refresh();
+  };
+  const tell = (changed) => {
+    channel.postMessage(changed);
+    heard(changed);
   };
   channel.onmessage = (message) => heard(message.data);
 
   const open = () => {
+    let failures = 0;
+    held = true;
     source = new EventSource(url);
-    source.onopen = () => say("live", "live");
-    source.onmessage = (message) => {
-      const changed = JSON.parse(message.data);
-      channel.postMessage(changed);
-      heard(changed);
+    source.onopen = () => {
+      refused = false;
+      if (failures > 1) tell(["back"]);
+      else sayFresh();
+      failures = 0;
     };
+    source.onmessage = (message) => tell(JSON.parse(message.data));
     source.onerror = () => {
-      if (source?.readyState === EventSource.CLOSED) say("away", "not live");
+      failures += 1; // once is the end of a stream, which is opened again
+      if (source?.readyState === EventSource.CLOSED) {
+        source = null;
+        refused = true;
+        refresh(); // shows why: signed out, or a page that is as it was, and too many streams
+        setTimeout(() => held && !source && open(), REFRESH);
+      } else if (failures > 1) tell(["lost"]);
     };
   };
   const close = () => {
     waiting?.abort();
     source?.close();
     release?.();
+    held = false;
     source = release = waiting = null;
   };
   // One stream for all tabs: browsers open six connections to a server, and no more.
   const begin = () => {
-    if (source || waiting) return;
+    if (held || waiting) return;
     if (!navigator.locks) return open();
     waiting = new AbortController();
     navigator.locks
