@@ -77,7 +77,9 @@ document.addEventListener("submit", async (event) => {
   const form = event.target;
   if (!dialog || !form.matches("form[data-dialog]")) return;
   event.preventDefault();
-  const target = new URL(event.submitter?.formAction || form.action);
+  // Not .formAction, which is the URL of this page where a button has no such attribute.
+  const action = event.submitter?.getAttribute("formaction") || form.getAttribute("action");
+  const target = new URL(action, location.href);
   target.search = new URLSearchParams(new FormData(form, event.submitter)).toString();
   try {
     const { response, page } = await fetchPage(target);
