@@ -95,6 +95,8 @@ class Operator:
         self._via = None if via is None else checks.name("via", via, checks.LONGEST_KEY)
         self.name = checks.name("an operator's name", name, checks.LONGEST_KEY)
         self.reason = checked_reason(reason)
+        self.recorded: list[int] = []
+        """The commits that record what was done, in order."""
 
     # -- dead letters -------------------------------------------------------------------------
 
@@ -234,6 +236,7 @@ class Operator:
                 if stored.id != row.id:
                     raise _KeyTakenError(stored)
         except _KeyTakenError as taken:
+            self.recorded.pop()  # it was taken back
             return Emitted(taken.stored.id, None, None)
         self._events.wake()
         return Emitted(stored.id, stored.deferred, number)
@@ -481,7 +484,9 @@ class Operator:
             metadata["reason"] = self.reason
         if self._via is not None:
             metadata["via"] = self._via
-        return transaction.write_commit([], metadata=metadata, versions={})
+        number = transaction.write_commit([], metadata=metadata, versions={})
+        self.recorded.append(number)
+        return number
 
     def _no_event(self, event_id: str) -> NotFoundError:
         return NotFoundError(

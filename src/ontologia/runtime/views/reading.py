@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from ontologia.errors import NotFoundError, StoreOpenError
 from ontologia.runtime.core import Core
-from ontologia.runtime.session import Session
+from ontologia.runtime.session import Session, ThreadUnits
 from ontologia.store.copying.refusals import NoStore, OldLayout
 from ontologia.store.copying.sides import open_source
+from ontologia.store.events import checks
 from ontologia.store.newer import NewerLayout
 
 if TYPE_CHECKING:
@@ -29,6 +30,18 @@ class ReadingSession(Session):
     """For what shows and changes nothing: it writes no row, and registers no type."""
 
     _core_type = _ReadingCore
+
+    @classmethod
+    def beside(cls, session: Session, namespace: str) -> ReadingSession:
+        """For views of another namespace: shares the connections of a session. No I/O.
+
+        It ends with that session, which is the one to close.
+        """
+        made = cls.__new__(cls)
+        vars(made).update(vars(session))
+        made.namespace = checks.name("namespace", namespace)
+        made._threads = ThreadUnits(session._core)
+        return made
 
 
 def refused_layout(uri: str, config: OntologiaConfig) -> tuple[int | None, int] | None:
