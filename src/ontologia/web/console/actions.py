@@ -544,7 +544,7 @@ def _repair(request: PageRequest) -> Asked:
         "Repair the store",
         "What is derived is made again, of every namespace, in one transaction, in which nobody else "
         f"writes. The last examination found {found or 'nothing that a repair mends'}.",
-        [_command(request, ("doctor", "--repair"))],
+        [_command(request, ("doctor", "--repair"), recorded=True)],
         begin,
         "Repair",
         ("health", {}),
@@ -592,7 +592,7 @@ def _cleanup(request: PageRequest) -> Asked:
         f"{number} events from before {until:%Y-%m-%d %H:%M:%S} UTC{f': {types}{more}' if types else ''}. "
         "They are deleted with all that is kept about them, finished or not, except those being "
         "worked on; dead letters stay on their list.",
-        [_command(request, ("events", "cleanup"), before=age, type=event_type)],
+        [_command(request, ("events", "cleanup"), recorded=True, before=age, type=event_type)],
         begin,
         f"Delete {number}",
         ("health", {}),
