@@ -116,7 +116,7 @@ def test_stored_text_is_text(text: str) -> None:
         chart(text, times(1), [Line(text, "bad", [1])], said=count),
     ]
 
-    page = Page("".join(each.__html__() for each in made) + sparkline(text, [1, 2]))
+    page = Page("".join(each.__html__() for each in [*made, sparkline(text, [1, 2])]))
 
     assert not {"img", "script", "b"} & set(page.tags)
     assert not [name for name, _ in page.attributes if name.startswith("on") or name == "style"]

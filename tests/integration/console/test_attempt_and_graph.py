@@ -87,7 +87,7 @@ def cells(text: str, field: str) -> list[str]:
     return [" ".join(unescape(re.sub(r"<[^>]+>", " ", each)).split()) for each in found]
 
 
-@pytest.mark.req("NEW-200")
+@pytest.mark.req("NEW-220")
 def test_a_race_is_shown_with_the_commit_that_caused_it(desk, bank):
     move(bank, "a", 5)
     event_id = move(bank, "a", 7)

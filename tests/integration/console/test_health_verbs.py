@@ -82,6 +82,7 @@ def same(mine, theirs, uri, shown):
     assert mine == theirs
 
 
+@pytest.mark.req("NEW-223")
 def test_a_repair_is_counted_by_an_examination_first(desk, hotel, sql, uri):
     sql("DELETE FROM entity_latest")
     assert desk.get("/ask/repair").status_code == 400
@@ -120,9 +121,10 @@ def test_where_nothing_is_wrong_a_repair_writes_nothing(desk, hotel):
     act(desk, "repair")
     done(desk.console)
     assert hotel.head == before
-    assert "nothing was to be repaired" in desk.get("/health").text
+    assert "Nothing was to be repaired" in desk.get("/health").text
 
 
+@pytest.mark.req("NEW-223")
 def test_a_cleanup_is_counted_first_and_deletes_what_was_counted(desk, hotel, clock, uri):
     asked = ask(desk, "cleanup", before="1d", type="booked")
     assert "3 events" in asked.text

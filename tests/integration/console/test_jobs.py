@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import signal
 import sys
 from itertools import count
 
+import httpx
 import pytest
 
 from ontologia import Entity, Event, Field, Session
 from ontologia.errors import OntologiaError
 from ontologia.runtime.session import core_of
+from tests.integration.console.test_serving import program as started
 from tests.integration.console.world import browsing, opened, vic
-from tests.integration.running import until
+from tests.integration.running import PATIENCE, until
 
 EVIL = '"><img src=x onerror=alert(1)></script>'
 names = count(1)
@@ -89,6 +93,7 @@ def sent(browser, page, path, **fields):
     return browser.post(path, {"form_token": token_of(browser.get(page)), **fields})
 
 
+@pytest.mark.req("NEW-222")
 def test_nothing_is_examined_before_somebody_asks(desk):
     page = desk.get("/health")
     assert page.status_code == 200
@@ -130,6 +135,7 @@ def test_a_viewer_and_a_console_that_only_reads_begin_nothing(hotel, program):
         app.close()
 
 
+@pytest.mark.req("NEW-222")
 def test_there_is_one_job_at_a_time(desk):
     jobs = desk.console.jobs
     slow = jobs.start("doctor", f"count {EVIL}", lambda job: until(lambda: job.stopped), by=EVIL)
@@ -253,3 +259,27 @@ def test_without_a_program_the_page_says_how_to_name_one(desk):
     assert "knows no program" in text
     assert "ontologia preflight MODULE" in text
     assert desk.post("/preflight/compare", {}).status_code == 404
+
+
+def test_a_server_stops_while_a_job_runs(tmp_path):
+    """A repair waits for a lock: the program ends all the same, and nothing was written."""
+    uri = f"sqlite:///{tmp_path / 'app.db'}"
+    with Session(uri) as session:
+        session.ensure(Room(id="1"))
+        session.commit()
+        with started("console", "--datastore-uri", uri, "--port", "0", "--json") as running:
+            said = json.loads(running.stdout.readline())
+            with httpx.Client(base_url=said["url"], timeout=PATIENCE) as client:
+                client.headers["Origin"] = said["url"]
+                code = said["login"].partition("code=")[2]
+                client.post("/login", data={"code": code, "name": "ada"})
+                form = {"form_token": token_of(client.get("/health")), "reason": "why"}
+                client.post("/health/examine", data=form)
+                until(lambda: "Examine again" in client.get("/health").text)
+                until(lambda: "Running:" not in client.get("/health").text)
+                with core_of(session).store.write():
+                    assert client.post("/do/repair", data=form).status_code == 303
+                    assert "Running:" in client.get("/health").text
+                    running.send_signal(signal.SIGTERM)
+                    assert running.wait(PATIENCE) == 0
+        assert session.head == 1

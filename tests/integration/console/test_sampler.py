@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import datetime
@@ -15,18 +16,19 @@ from ontologia.store.events.operations import Selection
 from ontologia.testing import ManualClock
 from ontologia.web.console import sampler as module
 from ontologia.web.console.sampler import Figures, Sampler, running_sampler
+from tests.integration.running import until
 
 Open = Callable[..., Session]
 pytestmark = [pytest.mark.req("NEW-241"), pytest.mark.each_database]
 
 
-class Packed(Event):
+class ParcelSampled(Event):
     number: Field[int] = Field(default=0)
     fails: Field[int] = Field(default=0)
 
 
 HANDLERS = ("ship", "bill")
-TYPES = [Packed.__event_type__]
+TYPES = [ParcelSampled.__event_type__]
 
 
 @pytest.fixture
@@ -56,7 +58,7 @@ def work(session: Session, *names: str, most: int = 1_000) -> None:
 
 def emit(session: Session, number: int, **fields: int) -> None:
     for _ in range(number):
-        session.commit(event=Packed(**fields))
+        session.commit(event=ParcelSampled(**fields))
 
 
 def rates(figures: tuple[Figures, ...]) -> list[tuple[int, int, int]]:
@@ -97,6 +99,32 @@ def test_failed_attempts_are_counted_once_each(shop: Session, clock: ManualClock
     assert [each.failed for each in sampler.series("ship").minutes] == [1, 1, 0, 0, 0]
     assert [each.done for each in sampler.series("ship").minutes] == [0, 0, 1, 0, 0]
     assert sum(each.failed for each in sampler.series().minutes) == 2
+
+
+def test_what_failed_before_is_not_counted(shop: Session, clock: ManualClock) -> None:
+    emit(shop, 1, fails=2)
+    work(shop)
+    clock.advance(seconds=5)  # within one minute
+    sampler = Sampler(shop)
+    sampler.sample()
+    assert rates(sampler.series().minutes) == [(0, 0, 0)]
+    work(shop)
+    sampler.sample()
+
+    assert rates(sampler.series().minutes) == [(0, 0, 1)]
+
+
+def test_it_looks_by_itself_and_goes_on_after_a_look_that_failed(
+    shop: Session, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "INTERVAL", 0.001)
+    monkeypatch.setattr(module, "_SECONDS", 0)
+    with running_sampler(shop) as sampler:
+        emit(shop, 1)
+        until(lambda: "the figures of the console wait" in caplog.text)
+        monkeypatch.setattr(module, "_SECONDS", 60)
+        until(lambda: sampler.series().minutes[0].came == 1)
+    assert "ontologia-sampler" not in [each.name for each in threading.enumerate()]
 
 
 def test_a_retried_dead_letter_is_counted_again_and_what_others_did_is_not(

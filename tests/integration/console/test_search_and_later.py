@@ -64,7 +64,7 @@ def found(desk, text):
     return desk.get("/search", params={"q": text})
 
 
-@pytest.mark.req("NEW-200")
+@pytest.mark.req("NEW-221")
 def test_an_id_that_one_thing_has_leads_to_it(desk, depot):
     [deferred] = [each for each in deferred_events(depot, limit=100).rows if each.number == 60]
     answer = found(desk, f" {deferred.event_id} ")

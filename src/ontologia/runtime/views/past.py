@@ -60,7 +60,7 @@ LIMITS = (
     "Dead letters that were dismissed count as dead as far as their events were looked at.",
 )
 """What is not known of the past."""
-_MOST = 5_000
+_MOST = 2_000  # of each that is looked at; 5,000 took longer than a page may
 _PORTION = 500
 _AFTER_EVERY_ID = "\U0010ffff"
 _WAITING: State = "waiting"
@@ -159,10 +159,9 @@ def overview_at(
     then = _Then.of(session, as_of)
     deadline = ReadDeadline(seconds)
     store, counted = session.event_store, _Counted(then)
-    unfinished, all_in = store.activity.unfinished(session.namespace, then.at, most + 1)
+    unfinished = store.activity.unfinished(session.namespace, then.at, most + 1)
     for start in range(0, len(unfinished), _PORTION):
         if start and deadline.passed:
-            all_in = False
             break
         counted.add(
             [_Came(each.id, each.type, each.created_at) for each in unfinished[start:][:_PORTION]]
@@ -177,7 +176,7 @@ def overview_at(
             break
     letters = store.activity.dead_until(session.namespace, then.at, most + 1)
     counted.dead.update((event_id, handler) for event_id, handler in letters)
-    exact = all_in and searched_to is None and len(letters) <= most
+    exact = searched_to is None and len(letters) <= most
     return then.of_it(
         OverviewThen(session.namespace, counted.handlers(most, exact=exact), searched_to)
     )
@@ -390,7 +389,7 @@ def _stand(claim: ClaimRow | None, attempts: list[AttemptRow], at: str) -> _Stoo
         return _Stood(_ACKED, failures, error, begun, last)
     if claim.dead_lettered_at is not None and claim.dead_lettered_at <= at:
         return _Stood(_DEAD, failures, claim.last_error, begun, last)
-    if begun and at < _end(claim, attempts):
+    if begun and at < claim.lease_until:  # which every end of an attempt moves to itself
         return _Stood(_CLAIMED, failures, error, begun, last)
     return _Stood(_WAITING, failures, error, begun, last)
 
@@ -416,16 +415,6 @@ def _again_at(claim: ClaimRow, buried: AttemptRow, following: AttemptRow | None)
             begun.append(following.started_at)
         return min(begun)
     return claim.available_at  # not since: that is the time of the retry
-
-
-def _end(claim: ClaimRow, attempts: list[AttemptRow]) -> str:
-    """When the last claim was over."""
-    ends = [claim.lease_until]
-    ends += (
-        each.ended_at for each in attempts if (each.started_at or each.ended_at) >= claim.claimed_at
-    )
-    ends += filter(None, (claim.ack_at, claim.dead_lettered_at))
-    return min(ends)
 
 
 def _status(claims: tuple[EventClaim, ...], handler: str | None, *, subscribed: bool) -> str | None:

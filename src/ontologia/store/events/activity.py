@@ -132,10 +132,8 @@ class Activity:
         rows = self._database.all(self._sql["events_after"], {"after": number, "most": most})
         return [Numbered(*row) for row in rows]
 
-    def unfinished(
-        self, namespace: str, until: datetime, most: int
-    ) -> tuple[list[Unfinished], bool]:
-        """Events from up to then that are ready, claimed or not dispatched now; and if that is all.
+    def unfinished(self, namespace: str, until: datetime, most: int) -> list[Unfinished]:
+        """Events from up to then that are ready, claimed or not dispatched now.
 
         Reads `most` of each kind and consumer, and costs that.
         """
@@ -155,7 +153,7 @@ class Activity:
                 for row in rows
                 if row[3] == namespace and row[2] <= then
             }
-            return list(found.values()), all(len(rows) < most for rows in asked)
+            return list(found.values())
 
     def dead_until(self, namespace: str, until: datetime, most: int) -> list[tuple[str, str]]:
         """Event and consumer of the dead letters on record from up to then, the newest first."""

@@ -146,10 +146,16 @@ def _page(
 
 
 def _command(
-    request: PageRequest, words: tuple[str, ...], *arguments: str, **options: str | None
+    request: PageRequest,
+    words: tuple[str, ...],
+    *arguments: str,
+    recorded: bool = False,
+    **options: str | None,
 ) -> str:
-    """A command line that does the same, to be copied."""
+    """A command line that does the same, to be copied; with a reason to fill in if it is `recorded`."""
     said = ["ontologia", *words]
+    if recorded:
+        options["reason"] = "TEXT"
     options["namespace"] = None if request.namespace == "default" else request.namespace
     for name, value in options.items():
         if value is not None:
@@ -210,7 +216,7 @@ def _forget(request: PageRequest) -> Asked:
         f"Forget {handler}",
         "The handler and what waits for it are removed; what it finished stays on record. It is "
         "refused while a live session runs it. If it comes back, it is new, and gets retained events.",
-        [_command(request, ("events", "forget"), handler)],
+        [_command(request, ("events", "forget"), handler, recorded=True)],
         forget,
         "Forget",
         ("handlers", {}),
@@ -228,7 +234,7 @@ def _replay(request: PageRequest) -> Asked:
         "Replay an event",
         f"Event {event_id} is stored again under a new id, for all its handlers: also those that "
         "have finished it process it once more.",
-        [_command(request, ("events", "replay"), event_id=event_id)],
+        [_command(request, ("events", "replay"), recorded=True, event_id=event_id)],
         lambda operator: operator.replay(event_id),
         "Replay",
         ("event", {"id": event_id}),
@@ -243,7 +249,7 @@ def _cancel(request: PageRequest) -> Asked:
         "Cancel an event",
         f"Event {which} is taken back, if no handler has begun or finished it. What it was is in the "
         "record.",
-        [_command(request, ("events", "cancel"), which)],
+        [_command(request, ("events", "cancel"), which, recorded=True)],
         lambda operator: operator.cancel(which),
         "Cancel the event",
         ("events", {}),
@@ -270,7 +276,9 @@ def _emit(request: PageRequest) -> Asked:
         return f"Event {made.event_id} has this dedup key already; nothing was stored."
 
     commands = (
-        [_command(request, ("emit",), kind, payload, delay=delay, dedup_key=key)] if kind else []
+        [_command(request, ("emit",), kind, payload, recorded=True, delay=delay, dedup_key=key)]
+        if kind
+        else []
     )
     return Asked(
         "Emit an event",
@@ -491,9 +499,13 @@ def _letters(number: Count) -> str:
 
 def _commands(request: PageRequest, verb: str, meant: _Meant) -> list[str]:
     words = ("events", verb)
+    recorded = verb == "dismiss" or meant.bulk
     if not meant.options:
-        return [_command(request, (*words, "--all"))]
-    found = [_command(request, words, **options) for options in meant.options[:_COMMANDS]]
+        return [_command(request, (*words, "--all"), recorded=True)]
+    found = [
+        _command(request, words, recorded=recorded, **options)
+        for options in meant.options[:_COMMANDS]
+    ]
     more = len(meant.options) - len(found)
     return found + ([f"# and {more} more of them"] if more else [])
 
@@ -532,7 +544,7 @@ def _repair(request: PageRequest) -> Asked:
         "Repair the store",
         "What is derived is made again, of every namespace, in one transaction, in which nobody else "
         f"writes. The last examination found {found or 'nothing that a repair mends'}.",
-        [_command(request, ("doctor", "--repair"))],
+        [_command(request, ("doctor", "--repair"), recorded=True)],
         begin,
         "Repair",
         ("health", {}),
@@ -580,7 +592,7 @@ def _cleanup(request: PageRequest) -> Asked:
         f"{number} events from before {until:%Y-%m-%d %H:%M:%S} UTC{f': {types}{more}' if types else ''}. "
         "They are deleted with all that is kept about them, finished or not, except those being "
         "worked on; dead letters stay on their list.",
-        [_command(request, ("events", "cleanup"), before=age, type=event_type)],
+        [_command(request, ("events", "cleanup"), recorded=True, before=age, type=event_type)],
         begin,
         f"Delete {number}",
         ("health", {}),

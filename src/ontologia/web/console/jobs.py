@@ -27,7 +27,7 @@ EXAMINE, REPAIR, CLEANUP, PREFLIGHT = "doctor", "repair", "cleanup", "preflight"
 JOBS = "jobs"
 """What listeners are told that a job has come further."""
 _LONGEST = 86_400.0  # seconds
-_PATIENCE = 5.0  # seconds that a job may need to end
+_PATIENCE = 2.0  # seconds that a job may need to end
 
 
 class StoppedError(Exception):

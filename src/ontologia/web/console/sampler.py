@@ -238,7 +238,7 @@ class Sampler:
         """Watch what waited before, was retried, or is not kept: as it comes to the front."""
         now = self._clock.now()
         activity = session.event_store.activity
-        found, _ = activity.unfinished(self.namespace, now + _AHEAD, self._front_size)
+        found = activity.unfinished(self.namespace, now + _AHEAD, self._front_size)
         front = {each.id: each for each in found if each.created_at <= self._log.reached}
         for each in front.values():
             watched = _Watched(each.type, each.created_at, to_text(now))
