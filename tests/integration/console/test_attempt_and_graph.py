@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from html import unescape
 
 import pytest
@@ -11,6 +12,7 @@ from ontologia import Entity, Event, Field, Session, on_event
 from ontologia.runtime.operator import Operator
 from ontologia.runtime.views.events import EventFilter, newest_events
 from tests.integration.console.world import browsing, opened
+from tests.integration.running import PATIENCE
 
 EVIL = '"><img src=x onerror=alert(1)></script>'
 
@@ -29,6 +31,16 @@ class Moved(Event):
 
 class Booked(Event):
     account: Field[str]
+
+
+class Frozen(Event):
+    account: Field[str]
+
+
+@on_event(Frozen, name="freeze")
+def freeze(ctx):
+    ctx.update(Account, ctx.event.account, balance=-1)
+    ctx.commit()
 
 
 @pytest.fixture
@@ -98,6 +110,37 @@ def test_a_race_is_shown_with_the_commit_that_caused_it(desk, bank):
     assert "A race." in text
     assert re.search(rf"Commit <code>{number}</code> of", text)
     assert "succeeded" in text
+
+
+@pytest.mark.req("NEW-220")
+def test_the_commit_of_another_handler_is_shown_with_its_event(desk, bank, open_session):
+    move(bank, "a", 5)
+    other: Session = open_session(settings={"event_poll_interval_ms": 0})
+    frozen = Frozen(account="a")
+
+    def meanwhile():
+        other.commit(event=frozen)
+        other.run([freeze], max_iterations=2)
+
+    @on_event(Moved, name="slow")
+    def slow(ctx):
+        if ctx.event.amount != 1:
+            return  # it was booked before
+        thread = threading.Thread(target=meanwhile)
+        thread.start()
+        thread.join(PATIENCE)
+        ctx.ensure(Account(id="a", balance=1))
+        ctx.commit()
+
+    moved = Moved(account="a", amount=1)
+    bank.commit(event=moved)
+    bank.run([slow], max_iterations=4)
+    text = asked(desk, str(moved.id), 1, "slow")
+    assert cells(text, "balance")[1:] == ["-1 raced", "1 changed"]
+    why = text.split("Why:")[1].split("</p>")[0]
+    assert "frozen" in why
+    assert str(frozen.id) in why
+    assert "freeze" in text.split("came in between")[0]
 
 
 def test_without_another_writer_there_is_no_race(desk, bank):
