@@ -34,7 +34,7 @@ def sparkline(changes: Changes, first: int, last: int, *, hidden: bool = False) 
     parts = [
         Markup('<path class="line" d="{}"/>').format(_steps(across, ups)),
         *(
-            Markup('<circle cx="{}" cy="{}" r="2.2"><title>{}</title></circle>').format(
+            Markup('<circle cx="{}" cy="{}" r="2.5"><title>{}</title></circle>').format(
                 f"{x:.1f}", f"{y:.1f}", _said(number, value, hidden=hidden)
             )
             for (number, value), x, y in zip(changes, across, ups, strict=True)

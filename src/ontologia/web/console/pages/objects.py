@@ -67,8 +67,8 @@ def _objects(request: PageRequest) -> Response:
     found, wrong, code = None, None, None
     try:
         filters = [filter_words(each) for each in texts]
-        for path in (*(each[0] for each in filters), *([order] if order else ())):
-            if request.console.rendering.hides(path.removesuffix(":desc")):
+        for path in (*(each[0] for each in filters), _path_of(order or "")):
+            if request.console.rendering.hides(path):
                 raise QueryError(f"{path} is hidden here")
         found = objects.objects(
             request.session,
@@ -117,6 +117,11 @@ def _help(row: TypeRow, columns: list[str]) -> str:
     return f"{columns[0]} eq VALUE" if columns else f"{row.key or 'left_key'} startswith a"
 
 
+def _path_of(order: str) -> str:
+    """`price` of `price:desc`."""
+    return order.rpartition(":")[0] or order
+
+
 def _is_name(text: str) -> bool:
     """Whether it can be the name of a class or field in Python."""
     return text.isidentifier() and not keyword.iskeyword(text)
@@ -133,7 +138,7 @@ def _code_of_list(
     lines = [f"session.query().{what}({row.name})"]
     lines += (f".where({words.code(*each)})" for each in filters)
     if order is not None:
-        path = words.expression(order.removesuffix(":desc"))
+        path = words.expression(_path_of(order))
         lines.append(f".order_by({path!r}{'.desc()' if order.endswith(':desc') else ''})")
     if request.as_of is not None:
         lines.append(f".as_of({request.as_of})")
