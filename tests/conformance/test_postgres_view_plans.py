@@ -31,18 +31,27 @@ SELECT 'e' || n, 'c1', 'post', '2026', 1, '', 'posted', '{}', 'e' || n, 0
   FROM generate_series(1, 20000) n;
 INSERT INTO sessions(session_id, namespace, started_at, last_heartbeat, metadata)
 SELECT 's' || n, 'post', '2026', '2026', '{}' FROM generate_series(1, 20000) n;
+INSERT INTO entity_history(entity_type, entity_key, fields_json, commit_id, schema_version_id)
+SELECT 'T', 'k' || n / 3, '{}', n, 1 FROM generate_series(1, 20000) n;
+INSERT INTO relation_history(relation_type, left_key, right_key, fields_json, commit_id,
+                             schema_version_id)
+SELECT 'R', 'k' || n / 3, 'k1', '{}', n, 1 FROM generate_series(1, 20000) n;
 INSERT INTO deferred_events(event_id, namespace, topic, payload, fire_at, created_at, priority,
                             root_event_id, chain_depth)
 SELECT 'd' || n, 'post', 'posted', '{}', n, 0, 100, 'd' || n, 0 FROM generate_series(1, 20000) n"""
 LARGE = {
     *("commits", "events", "ready", "event_claims", "attempts", "dead_letters", "sessions"),
     *("deferred_events", "entity_latest", "relation_latest", "incoming"),
+    *("entity_history", "relation_history"),
 }
 STATEMENTS = (
     *("sessions_heard", "held_claims", "payloads_of", "letters_tracebacks", "count_dead_letters"),
     *("load_ready", "load_claims", "load_arriving", "count_arriving", "operators_commits"),
     *("waiting_id", "waiting_number", "last_ticks", "named_namespaces", "scheduled_events"),
     *("count_some_entities", "count_some_relations", "select_dead_letters", "list_events_back"),
+    *("ready_then", "unfinished_claims", "undispatched", "dead_until", "commits_before"),
+    *("last_number", "events_after"),
+    *("entity_changes_of", "relation_changes_of", "events_of_source"),
 )
 COUNTED = {"count_arriving": {"incoming"}}
 """Read in any order, up to a LIMIT."""

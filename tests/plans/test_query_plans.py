@@ -101,6 +101,7 @@ class Watch:
     def work(self, action):
         """The steps of SQLite's machine."""
         self.statements(action)
+        self.seen.clear()  # a cursor that is kept keeps the snapshot of its connection
         return self.steps
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import pytest
 
@@ -17,12 +18,17 @@ from ontologia.runtime.views import (
     graph,
     later,
     objects,
+    past,
     search,
     sessions,
+    why,
 )
 from ontologia.runtime.views.overview import overview
+from ontologia.web.console.sampler import Sampler
 from tests.integration.explained import Buys, Customer, Ordered, fill
 
+START = datetime(2026, 1, 1, 0, 2, tzinfo=UTC)
+"""When the shop was filled, and had not grown."""
 _SMALL = {"c", "consumers", "s", "subscriptions", "v", "n", "m", "schema_versions"}
 """Tables of as many rows as a program has names."""
 _BOUNDED = {"incoming", "ek", "counted", "i", "k", "p", "t", "json_each"}
@@ -44,6 +50,7 @@ def shop(watch, open_session, clock) -> Session:
     fill(session, clock)
     session.defer(Ordered(customer="c1"), delay=60)
     Operator(session, "ada").pause("pay")
+    clock.advance(seconds=600)
     return session
 
 
@@ -71,9 +78,24 @@ SHOWN: dict[str, Callable[[Session], object]] = {
     "object": lambda s: objects.object_(s, "entity", "Customer", "c1"),
     "object then": lambda s: objects.object_(s, "entity", "Customer", "c1", as_of=1),
     "versions": lambda s: objects.versions(s, "entity", "Customer", "c1"),
+    "type": lambda s: objects.type_(s, "entity", "Product"),
+    "two versions": lambda s: objects.compared(s, "entity", "Customer", "c1", 1, 2),
+    "relations of the right end": lambda s: objects.objects(
+        s, "relation", "Buys", filters=[("right_key", "eq", "10")], limit=2
+    ),
+    "why": lambda s: why.why_by_name(s, "Customer", "c1", "tier", as_of=2),
     "commits": commits.commits,
     "commit": lambda s: commits.commit(s, 2),
+    "commit of a session": lambda s: commits.commit(s, 1),
+    "commit of a relation": lambda s: commits.commit(s, 3),
     "attempt": lambda s: attempts.attempt(s, event_id(s), "pay", 2),
+    "overview then": lambda s: past.overview_at(s, s.commit_at(START)),
+    "events then": lambda s: past.newest_events_at(s, as_of=START, limit=2),
+    "events of a handler then": lambda s: past.newest_events_at(
+        s, events.EventFilter(handler="pay", status="acked"), as_of=START
+    ),
+    "event then": lambda s: past.event_at(s, event_id(s), START),
+    "commits around": lambda s: past.commits_around(s, 2),
     "graph": lambda s: graph.graph(s, event_id(s)),
     "search": lambda s: search.search(s, "c1"),
 }
@@ -106,6 +128,21 @@ def test_a_view_costs_the_same_in_a_larger_store(shop: Session, watch, shown: st
     grow(shop, 300)
 
     assert watch.work(lambda: SHOWN[shown](shop)) <= 1.3 * few
+
+
+@pytest.mark.req("NEW-241")
+def test_an_idle_sampler_costs_the_same_in_a_larger_store(shop: Session, watch) -> None:
+    sampler = Sampler(shop)
+    grow(shop, 600)  # more than it looks at again
+    sampler.sample()
+    few = watch.work(sampler.sample)
+
+    grow(shop, 300)
+    sampler.sample()
+
+    assert watch.work(sampler.sample) <= 1.1 * few
+    plan = watch.plan(sampler.sample)
+    assert not [step for step in plan if step.startswith("SCAN events")]
 
 
 def grow(shop: Session, number: int) -> None:

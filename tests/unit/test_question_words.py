@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as datetime_module
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from ontologia import Entity, Field, Relation, left, right
 from ontologia.errors import QueryError
-from ontologia.query.words import Words
+from ontologia.query.words import Words, filter_words
 
 
 class Shop(Entity):
@@ -75,6 +76,8 @@ SHOP = Words(Shop.__shape__)
     ],
 )
 def test_a_filter_in_words_is_the_condition(words, meant):
+    names = {"Shop": Shop, "Decimal": Decimal, "UUID": UUID, "datetime": datetime_module}
+    assert eval(SHOP.code(*words), names) == meant  # noqa: S307
     assert SHOP.condition(*words) == meant
 
 
@@ -137,3 +140,16 @@ def test_words_that_mean_nothing_are_refused(words, said):
 def test_an_order_that_means_nothing_is_refused():
     with pytest.raises(QueryError, match="write city:desc or city"):
         SHOP.order("city:down")
+
+
+def test_a_filter_is_text_or_a_list() -> None:
+    assert filter_words("city eq New  York") == ["city", "eq", "New  York"]
+    assert filter_words('["a path", "is_null"]') == ["a path", "is_null"]
+    for text in ("", "city", '["city", "eq", 5]', '["city"]', "5"):
+        with pytest.raises(QueryError, match="PATH OP VALUE"):
+            filter_words(text)
+
+
+def test_a_filter_at_an_end_of_a_relation_as_python() -> None:
+    code = Words(Sells.__shape__).code("left.city", "eq", "it's")
+    assert eval(code, {"left": left, "Sells": Sells}) == (left(Sells).city == "it's")  # noqa: S307

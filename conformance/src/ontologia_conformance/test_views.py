@@ -510,10 +510,10 @@ def test_a_deleted_object_has_no_fields_and_its_versions_are_listed(shop: Sessio
     second = versions(shop, "entity", "Product", "p1", limit=2, before=first.next)
 
     assert (found.deleted, found.fields) == (True, ())
-    assert [each.deleted for each in first.rows] == [True, False]
+    assert [each.change for each in first.rows] == ["deleted", "updated"]
     assert first.rows[1].changes == {"price": (1, 2)}
     [oldest] = second.rows
-    assert set(oldest.changes) == {"id", "name", "price"}
+    assert (oldest.change, set(oldest.changes)) == ("created", {"id", "name", "price"})
     assert second.next is None
 
 
@@ -607,9 +607,72 @@ def test_an_attempt_shows_what_came_in_between(shop: Session, open_session: Open
     ] == ["old", "changed", "shipped"]
     assert written.overtaken_by is not None
     assert written.overtaken_by.commit_id == 2
+    assert (written.raced, written.why) == (("status",), ())
     assert [each.commit_id for each in found.commits] == [3]
     with pytest.raises(NotFoundError):
         attempt(shop, row.event_id, "ship", 2)
+
+
+@pytest.mark.req("NEW-207")
+def test_a_race_is_found_behind_the_attempts_own_commit_with_why_it_was_made(
+    shop: Session, open_session: Open
+) -> None:
+    """The other commit is a handler's, and the attempt commits before and after it."""
+    other = open_session()
+
+    @on_event(OrderPlaced, name="check")
+    def check(ctx: HandlerContext[OrderPlaced]) -> None:
+        ctx.ensure(Order(id="o1", status="checked"))
+        ctx.commit()
+
+    @on_event(OrderPaid, name="ship")
+    def ship(ctx: HandlerContext[OrderPaid]) -> None:
+        other.commit(event=OrderPlaced(order_id="o1"))
+        other.run([check], max_iterations=1)
+        for status in ("packed", "shipped"):
+            ctx.ensure(Order(id="o1", status=status))
+            ctx.commit()
+
+    shop.ensure(Order(id="o1", status="old"))
+    shop.commit()
+    shop.commit(event=OrderPaid(order_id="o1"))
+    shop.run([ship], max_iterations=2)
+    [row] = newest_events(shop, EventFilter(type=OrderPaid.__event_type__)).rows
+    [placed] = newest_events(shop, EventFilter(type=PLACED)).rows
+
+    found = attempt(shop, row.event_id, "ship", 1)
+
+    for written, before in zip(found.written, ("checked", "packed"), strict=True):
+        assert written.before is not None
+        assert (written.before["status"], written.raced) == (before, ("status",))
+        assert written.overtaken_by is not None
+        assert written.overtaken_by.handler == "check"
+        assert [each.event_id for each in written.why] == [placed.event_id]
+
+
+@pytest.mark.req("NEW-207")
+def test_attempts_from_before_a_retry_have_their_own_commits(
+    shop: Session, clock: ManualClock
+) -> None:
+    """Each commits as attempt 1, and fails."""
+
+    @on_event(OrderPaid, name="ship")
+    def ship(ctx: HandlerContext[OrderPaid]) -> None:
+        ctx.ensure(Order(id="o1", status=f"try {clock.now().second}"))
+        ctx.commit()
+        raise ValueError("no box")
+
+    shop.commit(event=OrderPaid(order_id="o1"))
+    shop.run([ship], max_iterations=1)
+    clock.advance(seconds=7)
+    Operator(shop, "ada").retry(Selection(handler="ship"))
+    shop.run([ship], max_iterations=1)
+    [row] = newest_events(shop, EventFilter(type=OrderPaid.__event_type__)).rows
+
+    first, second = (attempt(shop, row.event_id, "ship", number) for number in (0, 1))
+
+    written = [[each.after and each.after["status"] for each in a.written] for a in (first, second)]
+    assert written == [["try 0"], ["try 7"]]
 
 
 @pytest.mark.req("NEW-207")
@@ -692,7 +755,10 @@ def test_commits_are_listed_newest_first_and_by_metadata(shop: Session) -> None:
     assert commits(shop, metadata=of_event).rows == (handled,)
     assert commits(shop, metadata=of_event, before=second.next or cursor(1)).rows == ()
     detail = commit(shop, 2)
-    assert (detail.before, detail.after, len(detail.delta.created)) == (1, 3, 1)
+    assert (detail.before, detail.after) == (1, 3)
+    [created] = detail.changes.rows
+    assert (created.change, created.label) == ("created", "a")
+    assert created.fields == {"id": (None, "a"), "status": (None, "new")}
     with pytest.raises(NotFoundError):
         commit(shop, 5)
 

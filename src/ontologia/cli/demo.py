@@ -27,11 +27,15 @@ def demo(
     force: Annotated[
         bool, typer.Option("--force", help="Instead of the database of an earlier demo.")
     ] = False,
+    console: Annotated[
+        bool, typer.Option("--console", help="Then serve its console, until stopped.")
+    ] = False,
 ) -> None:
     """Tell a small story: a shop whose orders are placed, paid and shipped by handlers.
 
     One handler fails and is tried again, one event dies, a schedule fires. The database stays, and
-    at the end there are commands to look into it.
+    at the end there are commands to look into it. With --console it is shown in the browser, where
+    the dead event can be retried; that needs pip install 'ontologia[web]'.
 
     Example: ontologia demo --path shop.db
     """
@@ -48,10 +52,34 @@ def demo(
         show_json({"datastore_uri": uri, "namespace": namespace, "orders": told.orders} | {
             "dead_event": told.dead_event, "root_event": told.root_event, "next": commands,
         })  # fmt: skip
-        return
-    typer.echo("\nLook into it:")
-    for command in commands:
-        typer.echo(f"  {command}")
+    else:
+        typer.echo("\nLook into it:")
+        for command in commands:
+            typer.echo(f"  {command}")
+    if console:
+        _serve_console(call, uri, namespace)
+
+
+def _serve_console(call: Call, uri: str, namespace: str) -> None:
+    """Its console at a free port; at a terminal it is opened in the browser."""
+    import secrets
+    import sys
+    import webbrowser
+
+    from ontologia.cli.console import serve
+    from ontologia.web import console as console_of
+    from ontologia.web.serving import listen
+
+    def began(url: str) -> None:
+        if sys.stdout.isatty() and not call.json:
+            webbrowser.open(url)
+
+    if not call.json:
+        typer.echo()
+    there = Call(uri, namespace, call.json, call.debug)
+    with listen("127.0.0.1", 0) as listener, there.reading() as session:
+        app = console_of(session, token=secrets.token_urlsafe(32), label="demo")
+        serve(there, app, listener, began)
 
 
 def next_steps(uri: str, namespace: str, told: Told) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ontologia.cli.call import Call, core_of
-from ontologia.cli.operator import Reason, record
+from ontologia.cli.operator import Reason, operator
 from ontologia.cli.output import harmless, progress, say, show_json
 
 if TYPE_CHECKING:
@@ -56,11 +56,11 @@ def _found(session: Session) -> Generator[Finding]:
 
 
 def _repair(call: Call, session: Session, reason: str | None) -> None:
-    from ontologia.store.doctor import repair
+    from ontologia.runtime.operator import Operator
 
-    core = core_of(session)
-    said = {**core.metadata(), **record("doctor repair", reason)}
-    mended, commit = repair(core.store, core.clock, core.config, said)
+    by = Operator(session, operator(), reason=reason)
+    mended = by.repair()
+    commit = by.recorded[-1] if by.recorded else None
     if call.json:
         show_json({"repaired": mended, "commit": commit})
     elif commit is None:

@@ -17,6 +17,7 @@ import typer
 from ontologia.cli import (
     ask,
     commits,
+    console,
     copy,
     demo,
     doctor,
@@ -49,6 +50,7 @@ app = Commands(
     pretty_exceptions_enable=False,
 )
 app.command("call")(ask.call)
+app.command("console")(console.console)
 app.command("copy")(copy.copy)
 app.command("demo")(demo.demo)
 app.command("diff")(commits.diff)

@@ -237,31 +237,18 @@ def _usage() -> Generator[None]:
 
 def _narrowed(query: Any, words: Words, asked: _Asked, head: int) -> Any:
     from ontologia.errors import NotFoundError
+    from ontologia.query.words import filter_words
 
     as_of = asked.as_of
     if as_of is not None and as_of > head:
         raise NotFoundError(f"there is no commit {as_of}", hint=f"The last one is {head}.")
     with _usage():
-        query = query.where(*(words.condition(*_words(each)) for each in asked.filters or ()))
+        query = query.where(*(words.condition(*filter_words(each)) for each in asked.filters or ()))
         query = query.order_by(*(words.order(each) for each in asked.order_by or ()))
         query = query.offset(asked.offset)
         if asked.limit is not None:
             query = query.limit(asked.limit)
         return query if as_of is None else query.as_of(as_of)
-
-
-def _words(filter: str) -> list[str]:
-    """The words of a --filter: as `Filtering` joined them, or as one argument."""
-    from ontologia import codec
-    from ontologia.errors import InvalidValueError
-
-    try:
-        words = codec.decode(filter)
-    except InvalidValueError:
-        words = filter.split(maxsplit=2)
-    if not isinstance(words, list) or len(words) < 2:
-        raise typer.BadParameter(f"--filter takes PATH OP VALUE, got {filter!r}")
-    return words
 
 
 def _with_history(query: Any, every: bool, since: int | None) -> Any:

@@ -9,6 +9,7 @@ the field's kind (`true`, `5`, `"5"`), and text otherwise.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 from typing import Any
 
 import orjson
@@ -23,6 +24,7 @@ _TEXTUAL = ("startswith", "endswith", "contains", "like", "ilike")
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "in", *_TEXTUAL)
 _SIGNS = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge", "in_": "in"}
 """The documents' operators, which shells need quoted."""
+_PYTHON = {word: sign for sign, word in _SIGNS.items() if word != "in"}
 TESTS = ("is_null", "is_not_null")
 """These take no value."""
 _JSON: dict[Kind, tuple[type, ...]] = {
@@ -32,6 +34,24 @@ _JSON: dict[Kind, tuple[type, ...]] = {
     "bool": (bool,),
     "json": (str, int, float, bool),
 }
+
+
+def filter_words(text: str) -> list[str]:
+    """The words of a filter: `tier eq gold`, or a JSON list of them for paths with spaces.
+
+    QueryError unless there is a path and an operator.
+    """
+    try:
+        words = codec.decode(text)
+    except InvalidValueError:
+        words = text.split(maxsplit=2)
+    if not isinstance(words, list) or not 2 <= len(words) <= 3 or not _all_text(words):
+        raise QueryError(f"a filter is PATH OP VALUE, got {text!r:.200}")
+    return words
+
+
+def _all_text(words: list[Any]) -> bool:
+    return all(isinstance(word, str) for word in words)
 
 
 class Words:
@@ -61,6 +81,21 @@ class Words:
             return condition
         compared: Condition = getattr(expr, f"__{operator}__")(_value(expr, value))
         return compared
+
+    def code(self, path: str, operator: str, value: str | None = None) -> str:
+        """The same condition as Python: `Customer.tier == 'gold'`."""
+        self.condition(path, operator, value)
+        expr = self.expression(path)
+        operator = _SIGNS.get(operator, operator)
+        if operator in TESTS:
+            return f"{expr!r}.{operator}()"
+        word = value or ""
+        if operator == "in":
+            values = ", ".join(_source(_value(expr, each)) for each in _list(word))
+            return f"{expr!r}.in_([{values}])"
+        if operator in _TEXTUAL:
+            return f"{expr!r}.{operator}({_text(word)!r})"
+        return f"{expr!r} {_PYTHON[operator]} {_source(_value(expr, word))}"
 
     def order(self, term: str) -> Order:
         """`name` or `name:desc`; QueryError if it is not understood."""
@@ -102,6 +137,11 @@ def _value(expr: Expr[Any], word: object) -> Any:
         return found.decode(stored)
     except (ValueError, TypeError, ArithmeticError) as error:
         raise QueryTypeError(f"{expr!r} is {name_of(found.annotation)}, got {word!r}") from error
+
+
+def _source(value: object) -> str:
+    """A value as it is written in Python."""
+    return f"{type(value).__name__}.{value.name}" if isinstance(value, Enum) else repr(value)
 
 
 def _stored(kind: Kind, word: object) -> Any:

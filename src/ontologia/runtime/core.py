@@ -8,6 +8,7 @@ import random
 import socket
 import threading
 from collections.abc import Callable, Mapping
+from copy import copy
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -168,6 +169,15 @@ class Core:
                     fill = self.versions.standing(shape).fills.get(name)
                     self.store.ensure_index(shape.kind, shape.name, name, kind, fill)
             self._indexed.add(shape)
+
+    def with_types(self, registry: Registry) -> Core:
+        """The same core with other types, for reading: it has the same store, and registers nothing."""
+        made = copy(self)
+        made.registry = registry
+        made.versions = TypeVersions(self.store, registry, self.session_id, self.versions.upgraders)
+        made.deltas = DeltaMaker(registry, made.versions)
+        made.reader = Reader(self.store, registry, made.versions)
+        return made
 
     # -- the session ----------------------------------------------------------------------------
 

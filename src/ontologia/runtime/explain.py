@@ -113,9 +113,10 @@ class Explanations:
         self._store = store
         self._versions = versions
 
-    def why(self, cls: Any, key: Any, field: str | None) -> Why:
-        """See `Session.why`."""
+    def why(self, cls: Any, key: Any, field: str | None, as_of: int | None = None) -> Why:
+        """See `Session.why`; with `as_of`, how it came to be what it was after that commit."""
         shape = shape_of(cls)
+        before = {} if as_of is None else {"before": as_of + 1}
         if field is not None and not shape.has(field):
             raise QueryError(
                 f"{shape.name} has no field {field!r}", hint=f"It has {', '.join(shape.fields)}."
@@ -124,7 +125,7 @@ class Explanations:
         found = None
         with self._store.provenance.read() as trail:
             for way in ways:
-                versions = trail.versions(shape.kind, shape.name, way)
+                versions = trail.versions(shape.kind, shape.name, way, **before)
                 newest = next(versions, None)
                 if newest is not None:
                     setter = newest if field is None else _setter(shape, newest, versions, field)
@@ -133,6 +134,8 @@ class Explanations:
         if found is not None:
             return found if found.complete else self._continued(found)
         shown = ":".join(part for part in ways[0] if part)
+        if as_of is not None:
+            raise NotFoundError(f"there was no {shape.name} {shown} by commit {as_of}")
         raise NotFoundError(f"there is no {shape.name} {shown}, and there never was")
 
     def _answer(
@@ -160,7 +163,7 @@ class Explanations:
             commit.id,
             commit.created_at,
             commit.metadata,
-            tuple(map(_cause, causes)),
+            tuple(map(cause_of, causes)),
         )
 
     def _continued(self, why: Why) -> Why:
@@ -181,10 +184,10 @@ class Explanations:
                 places = archives.places_of(missing, namespace)
                 others = [each for each in places if not reached or each != archives.uri]
                 return replace(why, causes=tuple(causes), archived_to=tuple(others))
-            causes.append(replace(_cause(archived.row), archived=archives.uri))
+            causes.append(replace(cause_of(archived.row), archived=archives.uri))
             if follows_event(archived.row.causation_id):
                 with self._store.provenance.read() as trail:
-                    causes += map(_cause, trail.causes(str(archived.row.causation_id)))
+                    causes += map(cause_of, trail.causes(str(archived.row.causation_id)))
             known.update(each.event_id for each in causes)
             missing = causes[-1].causation_id
         return replace(why, causes=tuple(causes))
@@ -227,8 +230,18 @@ def find_commits(
 # -- keys and versions ----------------------------------------------------------------------------
 
 
+class StoredKey(tuple[str, ...]):
+    """A key as its columns have it, `(key,)` or `(left, right, instance)`; means itself alone."""
+
+    __slots__ = ()
+
+
 def keys_of(shape: Shape, key: Any) -> list[ObjectKey]:
     """What a caller's key may mean; several if the text has more colons than a key has parts."""
+    if isinstance(key, StoredKey):
+        for part in key:
+            codec.check(part, "key")
+        return [tuple(key)]
     if shape.kind == "entity":
         text = (
             key
@@ -305,7 +318,8 @@ def _value(version: StoredVersion, field: str) -> object:
 # -- events ---------------------------------------------------------------------------------------
 
 
-def _cause(row: EventRow) -> Cause:
+def cause_of(row: EventRow) -> Cause:
+    """An event as a step on the way back."""
     return Cause(
         row.id,
         row.type,

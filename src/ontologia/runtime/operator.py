@@ -18,6 +18,7 @@ from ontologia.clock import to_text
 from ontologia.errors import InvalidValueError, NotFoundError, OntologiaError
 from ontologia.runtime.session import core_of
 from ontologia.schema.event import Event, event_of, payload_of
+from ontologia.store.doctor import repair
 from ontologia.store.events import checks
 from ontologia.store.events.archives import Moved, Restored, in_event_store
 from ontologia.store.events.log import fire_time
@@ -95,6 +96,8 @@ class Operator:
         self._via = None if via is None else checks.name("via", via, checks.LONGEST_KEY)
         self.name = checks.name("an operator's name", name, checks.LONGEST_KEY)
         self.reason = checked_reason(reason)
+        self.recorded: list[int] = []
+        """The commits that record what was done, in order."""
 
     # -- dead letters -------------------------------------------------------------------------
 
@@ -234,6 +237,7 @@ class Operator:
                 if stored.id != row.id:
                     raise _KeyTakenError(stored)
         except _KeyTakenError as taken:
+            self.recorded.pop()  # it was taken back
             return Emitted(taken.stored.id, None, None)
         self._events.wake()
         return Emitted(stored.id, stored.deferred, number)
@@ -458,6 +462,21 @@ class Operator:
                 raise self._no_consumer(handler)
             self._record(transaction, "events forget", {"handler": handler}, {"forgotten": 1})
 
+    # -- the store ----------------------------------------------------------------------------
+
+    def repair(self) -> dict[str, int]:
+        """Make again what is derived, in every namespace; how much was mended, by its name.
+
+        One transaction in which nobody else writes, and its commit says what was mended; none if
+        nothing was. LockContentionError if others write for longer than `lock_timeout_ms`.
+        """
+        mended, number = repair(
+            self._store, self._core.clock, self._core.config, self._metadata("doctor repair", {})
+        )
+        if number is not None:
+            self.recorded.append(number)
+        return mended
+
     # -- words --------------------------------------------------------------------------------
 
     def _record(
@@ -469,19 +488,25 @@ class Operator:
         **more: Any,
     ) -> int:
         """Write the commit that says what was done; its number."""
+        metadata = self._metadata(action, arguments, counts=counts, **more)
+        number = transaction.write_commit([], metadata=metadata, versions={})
+        self.recorded.append(number)
+        return number
+
+    def _metadata(self, action: str, arguments: dict[str, Any], **more: Any) -> dict[str, Any]:
+        """What the commit that records an action says."""
         metadata = self._core.metadata() | {
             "namespace": self._namespace,
             "operator": self.name,
             "action": action,
             "arguments": arguments,
-            "counts": counts,
             **more,
         }
         if self.reason is not None:
             metadata["reason"] = self.reason
         if self._via is not None:
             metadata["via"] = self._via
-        return transaction.write_commit([], metadata=metadata, versions={})
+        return metadata
 
     def _no_event(self, event_id: str) -> NotFoundError:
         return NotFoundError(

@@ -33,6 +33,10 @@ class ReadDeadline:
         """Whether it has passed."""
         return time.monotonic() >= self._end
 
+    def end(self) -> None:
+        """Have it pass now. For any thread."""
+        self._end = time.monotonic()
+
 
 _deadline: ContextVar[ReadDeadline | None] = ContextVar("read_deadline", default=None)
 read_deadline = _deadline.get

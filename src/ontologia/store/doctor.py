@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from ontologia.config import OntologiaConfig
 
 
-_REPAIR = "ontologia doctor --repair"
+REPAIR = "ontologia doctor --repair"
+"""In the remedy of what a repair mends."""
 _RESTORE = "Nothing can make it again: restore a backup, or export what is there."
 CHECKS = (
     Check("damage", Severity.error, "the database is damaged", _RESTORE),
@@ -35,8 +36,8 @@ CHECKS = (
         "a key was written twice in one commit",
         "The last one counts. Files of other programs may have it; nothing needs to be done.",
     ),
-    Check("entity_latest", Severity.error, "current entities are not what history says", _REPAIR),
-    Check("relation_latest", Severity.error, "current relations are not what history says", _REPAIR),
+    Check("entity_latest", Severity.error, "current entities are not what history says", REPAIR),
+    Check("relation_latest", Severity.error, "current relations are not what history says", REPAIR),
     Check("unknown_versions", Severity.error, "history of a schema version that is not there", _RESTORE),
     Check("version_gaps", Severity.warning, "schema versions are missing", _RESTORE),
     Check(
@@ -59,15 +60,15 @@ CHECKS = (
         "its switch, ontologia migrate --abort takes it back.",
     ),
     Check("running_migration", Severity.info, "a migration is being made", "Wait for it."),
-    Check("expired_locks", Severity.info, "a lock whose time is over", f"The next writer takes it; {_REPAIR} drops it."),
+    Check("expired_locks", Severity.info, "a lock whose time is over", f"The next writer takes it; {REPAIR} drops it."),
     Check(
         "dead_sessions",
         Severity.info,
         "sessions that neither ended nor said anything lately",
-        f"They died, or do not run handlers. {_REPAIR} drops those of long ago.",
+        f"They died, or do not run handlers. {REPAIR} drops those of long ago.",
     ),
-    Check("without_consumer", Severity.error, "deliveries to a consumer that is not there", _REPAIR),
-    Check("without_event", Severity.error, "records of an event that is not there", _REPAIR),
+    Check("without_consumer", Severity.error, "deliveries to a consumer that is not there", REPAIR),
+    Check("without_event", Severity.error, "records of an event that is not there", REPAIR),
     Check(
         "unconsumed",
         Severity.warning,
@@ -126,6 +127,11 @@ MENDING = (
     ),
 )
 """The order matters: a claim is put right before anything is compared with it."""
+
+
+def steps(store: Store) -> int:
+    """How often `examine` tells its `progress`."""
+    return len(CHECKS) + len(_backend(store).OWN) + len(RULES) + 1
 
 
 def examine(
@@ -218,5 +224,5 @@ def _broken_rules(
             first = database.all(f"SELECT * FROM ({question}) AS broken LIMIT 1")
             where = ", ".join(str(value) for row in first for value in row)
             yield Finding(
-                Severity.error, name, f"broken: {rule}", f"first {where}", int(count), _REPAIR
+                Severity.error, name, f"broken: {rule}", f"first {where}", int(count), REPAIR
             )

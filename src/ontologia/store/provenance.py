@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import NamedTuple
 
 from ontologia import codec
-from ontologia.clock import from_text
+from ontologia.clock import from_text, to_text
 from ontologia.store.database import Database, Tx
-from ontologia.store.rows import TOMBSTONE, CommitRow, EventRow, ObjectKey
+from ontologia.store.rows import TOMBSTONE, CommitRow, EventRow, ObjectKey, RawChange
 
 _PAGE = 500
 _END = 2**63 - 1
 _STRIDE = 10_000  # commits that are looked at in one read
+_WRITTEN_WITHIN = timedelta(seconds=10), timedelta(seconds=1)
+"""How long before and after its commit an event may be stamped: a commit may wait for others."""
 BY_COMMIT = "commit:"
 """What an event's `source` begins with, if it was emitted with a commit that no handler made."""
 EMITTED = "emitted"
@@ -107,6 +110,46 @@ class Trail:
         rows = self._tx.all(self._sql["commits_before"], span)
         return commit_of(rows[0]) if rows else None
 
+    def changes(
+        self, commit_id: int, kind: str, after: int, most: int
+    ) -> list[tuple[int, RawChange]]:
+        """The next objects of a kind that a commit wrote, in that order, each with its place in it.
+
+        They come behind the place `after`; 0 is before the first. Costs what it returns.
+        """
+        span = {"commit_id": commit_id, "after": after, "most": most}
+        found: list[tuple[int, RawChange]] = []
+        for place, name, *row in self._tx.all(self._sql[f"{kind}_changes_of"], span):
+            *key, before, now, version, version_now = row
+            was, is_ = (None if text == TOMBSTONE else text for text in (before, now))
+            change = RawChange(kind, name, tuple(key), was, is_, version or 1, version_now or 1)
+            found.append((place, change))
+        return found
+
+    def emitted_by(self, commit: CommitRow, most: int) -> list[tuple[str, str]]:
+        """The first events whose source is this commit, as id and type, in the order of emission.
+
+        Not those that were deferred. Costs a seek for each type and priority, and the events of the
+        seconds around the commit.
+        """
+        namespace, found = commit.metadata.get("namespace"), list[tuple[str, str, str]]()
+        if not isinstance(namespace, str):
+            return []
+        earlier, later = _WRITTEN_WITHIN
+        span = {
+            "namespace": namespace,
+            "first": to_text(commit.created_at - earlier),
+            "last": to_text(commit.created_at + later),
+            "source": f"{BY_COMMIT}{commit.id}",
+            "most": most,
+        }
+        for (name,) in self._tx.all(self._sql["event_types"], {"namespace": namespace}):
+            of_type = {"namespace": namespace, "type": name}
+            for (priority,) in self._tx.all(self._sql["priorities"], of_type):
+                asked = {**span, "type": name, "priority": priority}
+                found += self._tx.all(self._sql["events_of_source"], asked)
+        return [(event_id, name) for _, event_id, name in sorted(found)[:most]]
+
     def commits_for(self, event_ids: Iterable[str]) -> list[CommitRow]:
         """The commits that handlers of these events made, oldest first."""
         wanted = set(event_ids)
@@ -133,7 +176,7 @@ class Trail:
         return Chain(
             events,
             self.claims(event_ids),
-            [AttemptRow(*row) for row in self._tx.all(self._sql["attempts_at"], ids)],
+            self.attempts(event_ids),
             self.commits_for(event_ids),
             self._tx.all(self._sql["ready_for"], ids),
         )
@@ -167,6 +210,16 @@ class Trail:
         """How every consumer stands to these events."""
         ids = codec.encode_checked(event_ids)
         return [ClaimRow(*row) for row in self._tx.all(self._sql["claims_of"], {"ids": ids})]
+
+    def attempts(self, event_ids: list[str]) -> list[AttemptRow]:
+        """The attempts at these events that did not succeed."""
+        ids = {"ids": codec.encode_checked(event_ids)}
+        return [AttemptRow(*row) for row in self._tx.all(self._sql["attempts_at"], ids)]
+
+    def commits_near(self, commit_id: int) -> list[CommitRow]:
+        """A commit with the one before and the one after it, as far as they exist; newest first."""
+        span = {"before": commit_id + 2, "since": commit_id - 2, "most": 3}
+        return [commit_of(row) for row in self._tx.all(self._sql["commits_before"], span)]
 
 
 class Provenance:

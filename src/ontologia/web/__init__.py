@@ -1,4 +1,7 @@
-"""Commands over HTTP: `create_app(env, token=...)` is an ASGI application (extra `web`)."""
+"""Commands over HTTP, and the console: ASGI applications (extra `web`).
+
+`create_app(env, token=...)` carries out commands, `console(session, identify=...)` shows a store.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from ontologia.errors import ConfigError
 
 
 def _check_packages() -> None:
-    for package in ("starlette", "uvicorn", "h11"):
+    for package in ("starlette", "uvicorn", "h11", "jinja2"):
         try:
             import_module(package)
         except ImportError as error:
@@ -20,5 +23,6 @@ def _check_packages() -> None:
 
 _check_packages()  # before what needs them
 from ontologia.web.app import create_app
+from ontologia.web.console import User, console
 
-__all__ = ["create_app"]
+__all__ = ["User", "console", "create_app"]

@@ -114,6 +114,8 @@ class Server(uvicorn.Server):
         self._command_grace = config.shutdown_command_grace_ms / 1000
         self.leave: Callable[[int], None] | None = None
         """Called with a number of commands that do not return in time; has to end the process."""
+        self.on_shutdown: Callable[[], None] | None = None
+        """Called when it begins to end; has to end the answers that end with nothing else."""
         most = min(config.max_connections, _descriptors())
         self._connections = Connections(most, config.max_connections_per_peer)
         self.server_state = self._connections
@@ -141,6 +143,8 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End: uvicorn waits until there are neither connections nor requests any more."""
+        if self.on_shutdown is not None:
+            self.on_shutdown()
         dropping = asyncio.create_task(self._drop_clients())
         await super().shutdown(sockets)
         dropping.cancel()

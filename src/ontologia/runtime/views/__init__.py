@@ -6,6 +6,7 @@ through history or log ends at a deadline and says how far it came.
 
 `overview`      what waits and what failed, per handler
 `events`        events, the newest first, and everything about one
+`past`          the overview, events and one event as they were at a commit or a time
 `dead_letters`  dead letters, listed and grouped by failure
 `handlers`      consumers, with what waits for each
 `sessions`      processes that use the store

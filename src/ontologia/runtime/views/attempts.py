@@ -7,20 +7,23 @@ commit. Where the two differ, another commit came in between: a race.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ontologia import codec
 from ontologia.errors import NotFoundError
+from ontologia.runtime.explain import Cause, cause_of
 from ontologia.runtime.session import core_of
 from ontologia.runtime.views.commits import Maker, maker, makers
 from ontologia.runtime.views.events import Claim, EventDetail, FailedAttempt, event
-from ontologia.store.provenance import StoredVersion
+from ontologia.store.provenance import StoredVersion, Trail
 from ontologia.store.rows import CommitRow, ObjectKey, RawChange
 
 if TYPE_CHECKING:
     from ontologia.runtime.session import Session
 
 _MOST = 200
+_NONE = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,19 @@ class Written:
     after: dict[str, Any] | None
     """What it wrote; None if it deleted it."""
     overtaken_by: Maker | None
-    """If `before` is not `at_begin`: the last commit in between that wrote it."""
+    """The last commit in between that wrote it and was not this attempt's."""
+    why: tuple[Cause, ...]
+    """The event that such a commit answers, and back to the first retained one of its chain."""
+
+    @property
+    def raced(self) -> tuple[str, ...]:
+        """If another commit wrote it in between: the fields in which `before` is not `at_begin`."""
+        if self.overtaken_by is None:
+            return ()
+        begin, before = self.at_begin or {}, self.before or {}
+        return tuple(
+            name for name in (begin | before) if begin.get(name, _NONE) != before.get(name, _NONE)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +78,16 @@ class Attempt:
 
     @property
     def races(self) -> tuple[Written, ...]:
-        """The objects that another commit wrote after the attempt began."""
-        return tuple(each for each in self.written if each.overtaken_by is not None)
+        """The objects that another commit changed after the attempt began."""
+        return tuple(each for each in self.written if each.raced)
 
 
 def attempt(
     session: Session, event_id: str, handler: str, number: int, *, most: int = _MOST
 ) -> Attempt:
-    """What an attempt read from and what it wrote; `number` counts from 1.
+    """What an attempt read from and what it wrote.
 
+    `number` counts from 1; those from before an operator's retry have numbers from 0 down.
     NotFoundError if the event is not retained, or the handler never had it. Costs the objects that
     its commits changed, and two reads by key for each that is shown.
     """
@@ -83,13 +99,16 @@ def attempt(
         (each for each in detail.attempts if (each.handler, each.attempt) == (handler, number)),
         None,
     )
+    aside = max(
+        (each.ended_at for each in detail.attempts if each.handler == handler and each.attempt < 1),
+        default=None,
+    )
     core = core_of(session)
     with core.store.provenance.read() as trail:
         mine = [
             commit
             for commit in trail.commits_for([event_id])
-            if commit.metadata.get("handler_id") == handler
-            and commit.metadata.get("attempt") == number
+            if commit.metadata.get("handler_id") == handler and _made(commit, number, failed, aside)
         ]
     if failed is None and not mine and (claim is None or number != claim.attempts + 1):
         raise NotFoundError(f"handler {handler} made no attempt {number} at event {event_id}")
@@ -110,6 +129,21 @@ def attempt(
     )
 
 
+def _made(
+    commit: CommitRow, number: int, failed: FailedAttempt | None, aside_until: datetime | None
+) -> bool:
+    """Whether an attempt made a commit of its handler.
+
+    An operator's retry begins anew with number 1, and commits keep the number they were made with.
+    """
+    if number < 1:
+        if failed is None or failed.started_at is None:
+            return False
+        return failed.started_at <= commit.created_at <= failed.ended_at
+    since_retry = aside_until is None or commit.created_at > aside_until
+    return since_retry and commit.metadata.get("attempt") == number
+
+
 def _written(
     session: Session, mine: list[CommitRow], read_commit: int | None, most: int
 ) -> tuple[list[Written], bool]:
@@ -127,12 +161,16 @@ def _written(
             begin = None
             if read_commit is not None:
                 begin = next(trail.versions(*where, before=read_commit + 1), None)
-            last = next(trail.versions(*where, before=number), None)
-            by = None
-            if read_commit is not None and last is not None and last.commit_id > read_commit:
-                by = None if last.commit_id in own else last.commit_id
+            by = (
+                None if read_commit is None else _overtaking(trail, where, read_commit, number, own)
+            )
             found.append((number, change, begin, by))
         made = makers(trail, (by for *_, by in found if by is not None))
+        why = {
+            each.commit_id: tuple(map(cause_of, trail.causes(each.event_id)))
+            for each in made.values()
+            if isinstance(each.event_id, str)
+        }
     rows = [
         Written(
             change.kind,
@@ -143,10 +181,23 @@ def _written(
             _decoded(change.before),
             _decoded(change.after),
             None if by is None else made.get(by),
+            () if by is None else why.get(by, ()),
         )
         for number, change, begin, by in found
     ]
     return rows, len(changed) > most
+
+
+def _overtaking(
+    trail: Trail, where: tuple[str, str, ObjectKey], after: int, before: int, own: set[int]
+) -> int | None:
+    """The last commit in between that wrote an object and is not one of these."""
+    for version in trail.versions(*where, before=before):
+        if version.commit_id <= after:
+            return None
+        if version.commit_id not in own:
+            return version.commit_id
+    return None
 
 
 def _decoded(text: str | None) -> dict[str, Any] | None:

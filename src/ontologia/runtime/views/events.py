@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -174,18 +175,19 @@ def newest_events(
     listings = session.event_store.listings
     walked = which.handler or which.status or which.payload
     since = "" if which.since is None else to_text(which.since)
-    types, every = _types(session, which)
+    types, every = types_walked(session, which)
     found: list[EventRow] = []
     deadline = ReadDeadline(seconds)
     portion = _PORTION if walked else limit + 1
     for events in listings.walk_back(session.namespace, types=types, before=at, portion=portion):
         recent = [each for each in events if each.created_at >= since]
-        for event in _holding(session, recent, which.payload):
+        meant = with_payload(session, (each.id for each in recent), which.payload)
+        for event in recent:
             row = _row(event, which, waits=every or event.type in (types or ()))
-            if row is not None:
+            if row is not None and event.id in meant:
                 found.append(row)
         if len(found) > limit:
-            return Page(tuple(found[:limit]), _at(found[limit - 1]))
+            return Page(tuple(found[:limit]), place_of(found[limit - 1]))
         if len(recent) < len(events):
             break
         if deadline.passed and len(events) == portion:
@@ -239,7 +241,7 @@ def event(session: Session, event_id: str) -> EventDetail | None:
 # -- which events ---------------------------------------------------------------------------------
 
 
-def _types(session: Session, which: EventFilter) -> tuple[list[str] | None, bool]:
+def types_walked(session: Session, which: EventFilter) -> tuple[list[str] | None, bool]:
     """The types to walk through, and whether the handler subscribes to every type."""
     if which.handler is None:
         return (None if which.type is None else [which.type]), True
@@ -251,18 +253,17 @@ def _types(session: Session, which: EventFilter) -> tuple[list[str] | None, bool
     return [each for each in subscribed if which.type in (None, each)], False
 
 
-def _holding(
-    session: Session, events: list[ListedEvent], wanted: tuple[tuple[str, str], ...]
-) -> list[ListedEvent]:
-    """Those whose payload has these values."""
-    if not wanted or not events:
-        return events
-    payloads = session.event_store.listings.payloads(each.id for each in events)
-    return [
-        each
-        for each in events
-        if all(_has(payloads.get(each.id), path, text) for path, text in wanted)
-    ]
+def with_payload(
+    session: Session, ids: Iterable[str], wanted: tuple[tuple[str, str], ...]
+) -> set[str]:
+    """Those of these events whose payload has these values."""
+    asked = set(ids)
+    if not wanted or not asked:
+        return asked
+    payloads = session.event_store.listings.payloads(asked)
+    return {
+        each for each in asked if all(_has(payloads.get(each), path, text) for path, text in wanted)
+    }
 
 
 def _has(payload: Any, path: str, text: str) -> bool:
@@ -302,7 +303,8 @@ _STATUS = {
 }
 
 
-def _at(row: EventRow) -> str:
+def place_of(row: EventRow) -> str:
+    """The cursor of what comes after an event of a list."""
     return cursor(to_text(row.created_at), row.event_id)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ontologia import codec
 from ontologia.clock import from_text
 from ontologia.delivery.schedule import next_ticks
-from ontologia.errors import ConfigError
+from ontologia.errors import ConfigError, NotFoundError
 from ontologia.runtime.session import core_of
 from ontologia.runtime.views.paging import PAGE, Page, cursor, page_of, place
 from ontologia.store.events import checks
@@ -67,15 +67,25 @@ def deferred_events(
     *,
     type: str | None = None,
     after: str | None = None,
+    first: int | None = None,
     limit: int = PAGE,
 ) -> Page[DeferredRow]:
     """A page of the deferred events that wait, the earliest first.
 
-    Costs the page; with a type, those of other types in between.
+    `first` is the number of one to begin with; NotFoundError if it does not wait. Costs the page;
+    with a type, those of other types in between.
     """
     if type is not None:
         checks.name("an event's type", type)
     at: tuple[float, int] | None = None if after is None else place(after, float, int)
+    if at is None and first is not None:
+        due = session.event_store.listings.due_of(session.namespace, first)
+        if due is None:
+            raise NotFoundError(
+                f"no deferred event {first} waits in namespace {session.namespace!r}",
+                hint="It was emitted at its time, or cancelled.",
+            )
+        at = due, first - 1
     found = list(
         session.event_store.listings.waiting_deferred(
             session.namespace, limit + 1, event_type=type, after=at

@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ontologia import codec
-from ontologia.errors import NotFoundError, ReadTimeoutError
+from ontologia.errors import MissingUpgraderError, NotFoundError, ReadTimeoutError
 from ontologia.query.paging import after_key
 from ontologia.query.words import Words
+from ontologia.runtime.delta import ChangeKind
 from ontologia.runtime.explain import Explanations, keys_of
 from ontologia.runtime.session import core_of
 from ontologia.runtime.stored import StoredTypes
-from ontologia.runtime.views.commits import Maker, makers
+from ontologia.runtime.views.commits import Maker, differing, makers
 from ontologia.runtime.views.paging import DEADLINE, PAGE, Count, Page, bounded, cursor, place
 from ontologia.schema.diff import field_changes
-from ontologia.schema.expression import Column, Compare, In, Path
+from ontologia.schema.expression import Column, Compare, Path
 from ontologia.schema.shape import Shape
 from ontologia.schema.stored import plain
-from ontologia.schema.typespec import TypeSpec
+from ontologia.schema.typespec import TypeSpec, spec_of
 from ontologia.store.database import reading_within
+from ontologia.store.inventory import TypeVersion
 from ontologia.store.provenance import StoredVersion, Trail
-from ontologia.store.rows import ObjectKey
+from ontologia.store.rows import ObjectKey, TypeKey
 
 if TYPE_CHECKING:
+    from ontologia.runtime.core import Core
     from ontologia.runtime.session import Session
 
 _COUNTED = 1_000
 _LOOKED_BACK = 1_000  # versions of an object
+_DRAWN = 100  # versions whose values are given field by field
 _RELATIONS = 20
 _ANY_SIZE = 2**62  # bytes: a page has as many objects as it shows
 _ENDS: tuple[tuple[Literal["left", "right"], Literal["left", "right"]], ...] = (
@@ -54,6 +58,15 @@ class TypeRow:
     """What each field is, by name: `str`, or a larger description."""
     objects: Count
     """Current objects; counted to 1,000."""
+    open: bool
+    """Whether objects may have other fields as well."""
+    dropped: bool = False
+    """Whether the type is there no more; then this is its last version."""
+
+    @property
+    def others(self) -> list[str]:
+        """The fields that are no part of the key."""
+        return [name for name in self.fields if name != self.key]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +80,8 @@ class ObjectRow:
     commit_id: int
     """The commit that wrote this version."""
     fields: dict[str, Any]
+    as_stored: bool = False
+    """Whether an upgrader is missing, and the fields are those of an older version of the type."""
 
     @property
     def label(self) -> str:
@@ -84,6 +99,9 @@ class FieldValue:
     """Whether the type has such a field; objects of open types may have more."""
     set_by: Maker | None
     """The commit that gave it this value; None if that is further back than 1,000 versions."""
+    changes: tuple[tuple[int, Any], ...] = ()
+    """The commits of the last 100 versions in which it changed, oldest first, each with the value
+    that was stored; None where it was missing, or the object deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +132,17 @@ class ObjectDetail:
     """Empty if it is deleted."""
     relations: tuple[RelationsOf, ...]
     """Of an entity, both ways."""
+    schema_version: int = 1
+    """The version of the type in which it is stored; its fields are as the type has them now."""
+    as_stored: bool = False
+    """Whether an upgrader is missing, and the fields are those of that version."""
+    first_drawn: int = 0
+    """The oldest commit that `FieldValue.changes` look back to."""
+
+    @property
+    def label(self) -> str:
+        """The key as one text: `o-7`, `c1:10`."""
+        return ":".join(part for part in self.key if part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +150,32 @@ class VersionRow:
     """One version of an object, and how it differs from the one before."""
 
     made: Maker | None
-    deleted: bool
+    change: ChangeKind
     changes: dict[str, tuple[Any, Any]]
     """Before and after of each field that differs, as it was stored."""
+    schema_version: int = 1
+    """The version of the type in which it is stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class VersionAt:
+    """One side of a comparison: the object after a commit."""
+
+    as_of: int
+    made: Maker | None
+    """The commit that wrote the version; None if there was no such object yet."""
+    deleted: bool
+    schema_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """An object after two commits."""
+
+    left: VersionAt
+    right: VersionAt
+    fields: tuple[tuple[str, Any, Any, bool], ...]
+    """Name, both values as they were stored (None where missing), and whether they differ."""
 
 
 def types(session: Session) -> list[TypeRow]:
@@ -131,27 +183,48 @@ def types(session: Session) -> list[TypeRow]:
 
     Counts 1,000 current objects of each at most, and costs that.
     """
-    inventory = core_of(session).store.inventory
-    with inventory.read() as contents:
+    with core_of(session).store.inventory.read() as contents:
         found = contents.types()
         counts = contents.counts_up_to([(each.kind, each.name) for each in found], _COUNTED + 1)
-    rows: list[TypeRow] = []
-    for each in found:
-        schema: dict[str, Any] = codec.decode_stored(each.schema_json)
-        described = field_changes(None, TypeSpec("", "", schema.get("fields") or {}))
-        rows.append(
-            TypeRow(
-                each.kind,
-                each.name,
-                each.version,
-                schema.get("key"),
-                schema.get("left"),
-                schema.get("right"),
-                {change.name: change.after for change in described},
-                bounded(counts[each.kind, each.name], _COUNTED),
-            )
-        )
-    return rows
+    return [
+        _type_row(each.kind, each.name, each.version, each.schema_json, counts) for each in found
+    ]
+
+
+def type_(session: Session, kind: str, name: str) -> tuple[TypeRow, list[TypeVersion]]:
+    """One type, also one that was dropped, and its versions, the newest first.
+
+    Counts 1,000 current objects at most. NotFoundError if there never was such a type.
+    """
+    stored = StoredTypes.of(session)
+    cls = stored.entity(name) if kind == "entity" else stored.relation(name)
+    with core_of(session).store.inventory.read() as contents:
+        history = contents.history(kind, name)[::-1]
+        counts = contents.counts_up_to([(kind, name)], _COUNTED + 1)
+    last = next((each for each in history if not each.dropped), None)
+    if last is None:  # the program's own, of which nothing was stored
+        text = spec_of(cls.__shape__).to_json()
+        return _type_row(kind, name, 1, text, counts), history
+    row = _type_row(kind, name, last.version, last.schema_json, counts)
+    return replace(row, dropped=history[0].dropped), history
+
+
+def _type_row(
+    kind: str, name: str, version: int, schema_json: str, counts: dict[TypeKey, int]
+) -> TypeRow:
+    spec = TypeSpec.from_json(schema_json)
+    described = field_changes(None, TypeSpec("", "", spec.fields))
+    return TypeRow(
+        kind,
+        name,
+        version,
+        spec.key,
+        spec.left,
+        spec.right,
+        {change.name: change.after for change in described},
+        bounded(counts[kind, name], _COUNTED),
+        spec.open,
+    )
 
 
 def objects(
@@ -171,7 +244,7 @@ def objects(
     Each filter is a path, an operator and, unless it tests for null, a value: see
     `ontologia.query.words`. `order` is `field` or `field:desc`; then a page costs those before it,
     too. Filters of fields without an index cost the objects that are looked at, and so do, as of a
-    commit, relations, anything that is filtered or ordered, and keys that came later; a page that takes longer than
+    commit, anything that is filtered or ordered, and keys that came later; a page that takes longer than
     `seconds` raises ReadTimeoutError. NotFoundError if there is no such type.
     """
     stored = StoredTypes.of(session)
@@ -192,14 +265,11 @@ def objects(
         after = place(before, *[str] * (1 if kind == "entity" else 3))
         query = query.where(after_key(shape, after))
     with reading_within(seconds):
-        if kind == "entity" and as_of is not None and order is None and not filters:
-            # The keys first: a query of the past looks at every key of the type before its LIMIT.
-            with core_of(session).store.inventory.read() as contents:
-                page = contents.page(kind, type_name, as_of, after, limit + 1, _ANY_SIZE)
-            path = Path(shape.name, shape.key or "", "text", column="key")
-            query = query.where(In(path, tuple(each.key[0] for each in page)))
-        found: list[Any] = query.limit(limit + 1).collect()
-    rows = [_object(shape, each) for each in found]
+        if as_of is not None and order is None and not filters:
+            # A query of the past looks at every key of the type before its LIMIT.
+            rows = _page_at(core_of(session), shape, as_of, after, limit + 1)
+        else:
+            rows = [_object(shape, each) for each in query.limit(limit + 1).collect()]
     if len(rows) <= limit:
         return Page(tuple(rows), None)
     last = rows[limit - 1]
@@ -214,12 +284,13 @@ def object_(
     *,
     as_of: int | None = None,
     relations: int = _RELATIONS,
+    seconds: float = DEADLINE,
 ) -> ObjectDetail:
     """One object with what set each field, and the relations of an entity; now or as of a commit.
 
     Costs the versions of the object on the way back to the oldest change that still shows, 1,000 at
     most, a read for each commit that is named, and the relations shown; as of a commit, those at the
-    right end cost the versions of their type, for a second at most. NotFoundError if there was
+    right end cost the versions of their type, for `seconds` at most. NotFoundError if there was
     no such object by then.
     """
     core = core_of(session)
@@ -232,17 +303,22 @@ def object_(
         complete = len(versions) < _LOOKED_BACK
         wanted = [newest.commit_id, *(number for number, _ in setters.values())]
         made = makers(trail, wanted)
-    found = Explanations(core.store, core.versions).fields(shape, object_key, newest)
-    values = None if found is None else plain(shape, found)
+    values, as_stored = _fields(Explanations(core.store, core.versions), shape, object_key, newest)
+    drawn = _drawn(versions[:_DRAWN], complete=len(versions) <= _DRAWN)
     fields = [
         FieldValue(
             name,
             value,
             name in shape.fields,
             _setter(setters.get(name), versions, made, complete),
+            drawn.get(name, ()),
         )
-        for name, value in (values or {}).items()
+        for name, value in values.items()
     ]
+    related: tuple[RelationsOf, ...] = ()
+    if kind == "entity":
+        with reading_within(seconds):
+            related = tuple(_relations(session, stored, type_name, object_key[0], as_of, relations))
     return ObjectDetail(
         kind,
         type_name,
@@ -250,10 +326,41 @@ def object_(
         newest.fields is None,
         made.get(newest.commit_id),
         tuple(fields),
-        ()
-        if kind == "relation"
-        else tuple(_relations(session, stored, type_name, object_key[0], as_of, relations)),
+        related,
+        newest.schema_version,
+        as_stored,
+        versions[:_DRAWN][-1].commit_id,
     )
+
+
+def compared(
+    session: Session, kind: str, type_name: str, key: Any, left: int, right: int
+) -> Comparison:
+    """An object after two commits, field by field, as it was stored.
+
+    Costs two versions. NotFoundError if there was no such object by either.
+    """
+    stored = StoredTypes.of(session)
+    cls = stored.entity(type_name) if kind == "entity" else stored.relation(type_name)
+    with core_of(session).store.provenance.read() as trail:
+        way, _ = _found(trail, cls.__shape__, key, max(left, right), most=1)
+        sides: list[VersionAt] = []
+        fields: list[dict[str, Any]] = []
+        for at in (left, right):
+            found = next(trail.versions(kind, type_name, way, before=at + 1), None)
+            made = None if found is None else makers(trail, [found.commit_id])
+            sides.append(
+                VersionAt(at, None, False, 1)
+                if found is None or made is None
+                else VersionAt(
+                    at, made.get(found.commit_id), found.fields is None, found.schema_version
+                )
+            )
+            fields.append({} if found is None else _stored_fields(found))
+    changed = differing(*fields)
+    names = dict.fromkeys((*fields[0], *fields[1]))
+    rows = ((n, fields[0].get(n), fields[1].get(n), n in changed) for n in names)
+    return Comparison(sides[0], sides[1], tuple(rows))
 
 
 def versions(
@@ -262,25 +369,29 @@ def versions(
     type_name: str,
     key: Any,
     *,
+    as_of: int | None = None,
     before: str | None = None,
     limit: int = PAGE,
 ) -> Page[VersionRow]:
     """A page of the versions of an object, the newest first, and what each of them changed.
 
+    With `as_of`, those that there were after that commit.
     Fields are as they were stored then. Costs the page, and a read for each of its commits.
     """
     stored = StoredTypes.of(session)
     cls = stored.entity(type_name) if kind == "entity" else stored.relation(type_name)
-    at = None if before is None else int(place(before, int)[0]) - 1
+    at = as_of if before is None else int(place(before, int)[0]) - 1
     with core_of(session).store.provenance.read() as trail:
         _, found = _found(trail, cls.__shape__, key, at, most=limit + 1)
         made = makers(trail, (each.commit_id for each in found[:limit]))
     texts = [_stored_fields(each) for each in found]
+    older = [*found[1:], None]
     rows = tuple(
         VersionRow(
             made.get(version.commit_id),
-            version.fields is None,
-            _changes(texts[number + 1] if number + 1 < len(texts) else {}, texts[number]),
+            "deleted" if version.fields is None else _made_of(older[number]),
+            differing(texts[number + 1] if number + 1 < len(texts) else {}, texts[number]),
+            version.schema_version,
         )
         for number, version in enumerate(found[:limit])
     )
@@ -328,6 +439,23 @@ def _setters(found: list[StoredVersion]) -> dict[str, tuple[int, int]]:
     return setters
 
 
+def _made_of(before: StoredVersion | None) -> ChangeKind:
+    """What a version makes of the one before."""
+    return "created" if before is None or before.fields is None else "updated"
+
+
+def _drawn(found: list[StoredVersion], *, complete: bool) -> dict[str, tuple[tuple[int, Any], ...]]:
+    """Of each field, the commits in which it changed, and what it became; oldest first."""
+    drawn: dict[str, list[tuple[int, Any]]] = {}
+    before = {} if complete else _stored_fields(found[-1])
+    for version in reversed(found if complete else found[:-1]):
+        fields = _stored_fields(version)
+        for name, (_, after) in differing(before, fields).items():
+            drawn.setdefault(name, []).append((version.commit_id, after))
+        before = fields
+    return {name: tuple(changes) for name, changes in drawn.items()}
+
+
 def _setter(
     at: tuple[int, int] | None,
     found: list[StoredVersion],
@@ -345,16 +473,6 @@ def _stored_fields(version: StoredVersion) -> dict[str, Any]:
     return {} if version.fields is None else codec.decode_stored(version.fields)
 
 
-def _changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    # As text, since to Python True is 1.
-    return {
-        name: (before.get(name), after.get(name))
-        for name in dict.fromkeys((*before, *after))
-        if codec.encode(before.get(name, "")) != codec.encode(after.get(name, ""))
-        or (name in before) != (name in after)
-    }
-
-
 # -- many objects ---------------------------------------------------------------------------------
 
 
@@ -366,6 +484,34 @@ def _object(shape: Shape, obj: Any) -> ObjectRow:
         else (meta.left_key, meta.right_key, meta.instance_key or "")
     )
     return ObjectRow(shape.kind, shape.name, key, meta.commit_id, plain(shape, obj.__dict__))
+
+
+def _page_at(
+    core: Core, shape: Shape, as_of: int, after: ObjectKey | None, most: int
+) -> list[ObjectRow]:
+    """The next objects of a type as of a commit. A seek for each, and for each key that came later."""
+    with core.store.inventory.read() as contents:
+        page = contents.page(shape.kind, shape.name, as_of, after, most, _ANY_SIZE)
+    explanations = Explanations(core.store, core.versions)
+    rows: list[ObjectRow] = []
+    with core.store.provenance.read() as trail:
+        for key in (each.key for each in page):
+            version = next(trail.versions(shape.kind, shape.name, key, before=as_of + 1))
+            fields, as_stored = _fields(explanations, shape, key, version)
+            row = ObjectRow(shape.kind, shape.name, key, version.commit_id, fields, as_stored)
+            rows.append(row)
+    return rows
+
+
+def _fields(
+    explanations: Explanations, shape: Shape, key: ObjectKey, version: StoredVersion
+) -> tuple[dict[str, Any], bool]:
+    """The fields of a version, and whether they are as they were stored for want of an upgrader."""
+    try:
+        found = explanations.fields(shape, key, version)
+    except MissingUpgraderError:
+        return _stored_fields(version), True
+    return ({} if found is None else plain(shape, found)), False
 
 
 def _relations(
@@ -388,8 +534,7 @@ def _relations(
             if as_of is not None:
                 query = query.as_of(as_of)
             try:
-                with reading_within(DEADLINE):
-                    rows = [_object(shape, each) for each in query.limit(limit + 1).collect()]
+                rows = [_object(shape, each) for each in query.limit(limit + 1).collect()]
             except ReadTimeoutError:
                 found.append(RelationsOf(shape.name, end, there.name, (), more=True))
                 continue

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ontologia.errors import NotFoundError, QueryError
-from ontologia.runtime.explain import Why
+from ontologia.runtime.explain import Explanations, StoredKey, Why
+from ontologia.runtime.session import core_of
 from ontologia.runtime.stored import StoredTypes
 from ontologia.schema.shape import Shape
 from ontologia.schema.stored import plain
@@ -15,14 +16,26 @@ if TYPE_CHECKING:
     from ontologia.runtime.session import Session
 
 
-def why_by_name(session: Session, type_name: str, key: str, field: str | None = None) -> Why:
+def why_by_name(
+    session: Session,
+    type_name: str,
+    key: str | StoredKey,
+    field: str | None = None,
+    *,
+    kind: str | None = None,
+    as_of: int | None = None,
+) -> Why:
     """How an object, or one field of it, came to be what it is; see `Session.why`.
 
-    The type is an entity's or a relation's; values are as they are stored. NotFoundError if there
+    With `as_of`, what it was after that commit. The type is an entity's or a relation's; values are as they are stored. NotFoundError if there
     never was such an object, or no such field.
     """
     problem: Exception | None = None
+    core = core_of(session)
+    explanations = Explanations(core.store, core.versions)
     for cls in StoredTypes.of(session).named(type_name):
+        if kind not in (None, cls.__shape__.kind):
+            continue
         if field is not None and not cls.__shape__.has(field):
             problem = problem or NotFoundError(
                 f"{type_name} has no field {field!r}",
@@ -30,7 +43,7 @@ def why_by_name(session: Session, type_name: str, key: str, field: str | None = 
             )
             continue
         try:
-            return _plain(cls.__shape__, session.why(cls, key, field))
+            return _plain(cls.__shape__, explanations.why(cls, key, field, as_of))
         except (NotFoundError, QueryError) as error:
             problem = problem or error
     raise problem or NotFoundError(f"there is no {type_name} {key}")

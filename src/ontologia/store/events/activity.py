@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from ontologia.clock import Clock, to_text
@@ -39,6 +39,24 @@ class Load(NamedTuple):
     """Whether counting what waits ended at `most`."""
     more_claims: bool
     """The same of claimed, overdue, backoff and failing."""
+
+
+class Unfinished(NamedTuple):
+    """An event that a consumer has not finished, or that is not dispatched to anybody yet."""
+
+    id: str
+    type: str
+    created_at: str
+
+
+class Numbered(NamedTuple):
+    """An event with its number in the log."""
+
+    seq: int
+    namespace: str
+    id: str
+    type: str
+    created_at: str
 
 
 class Activity:
@@ -94,6 +112,53 @@ class Activity:
         """What a consumer subscribes to; [] if there is none of that name."""
         rows = self._database.all(self._sql["pairs"], {"namespace": namespace})
         return sorted(row[0] for row in rows if row[1] == name)
+
+    def subscriptions(self, namespace: str) -> list[tuple[str, str]]:
+        """Each type of event with a consumer that is subscribed to it; `*` is every type."""
+        rows = self._database.all(self._sql["pairs"], {"namespace": namespace})
+        return [(row[0], row[1]) for row in rows]
+
+    def last_number(self) -> int:
+        """The number of the last event of any namespace; 0 if there is none."""
+        number: int = self._database.all(self._sql["last_number"])[0][0]
+        return number
+
+    def numbered_after(self, number: int, most: int) -> list[Numbered]:
+        """The next events of all namespaces after a number, in the order of their numbers.
+
+        On a server a number that is left out may still come: it was given to a transaction that has
+        not ended.
+        """
+        rows = self._database.all(self._sql["events_after"], {"after": number, "most": most})
+        return [Numbered(*row) for row in rows]
+
+    def unfinished(self, namespace: str, until: datetime, most: int) -> list[Unfinished]:
+        """Events from up to then that are ready, claimed or not dispatched now.
+
+        Reads `most` of each kind and consumer, and costs that.
+        """
+        then = to_text(until)
+        with self._database.read() as tx:
+            asked = [tx.ask(self._sql["undispatched"], {"most": most})]
+            for (consumer_id,) in tx.all(self._sql["consumers_in"], {"namespace": namespace}):
+                of_consumer = {"consumer_id": consumer_id, "most": most}
+                ready = {**of_consumer, "until": then, "namespace": namespace}
+                asked += [
+                    tx.ask(self._sql["ready_then"], ready),
+                    tx.ask(self._sql["unfinished_claims"], of_consumer),
+                ]
+            found = {
+                row[0]: Unfinished(*row[:3])
+                for rows in asked
+                for row in rows
+                if row[3] == namespace and row[2] <= then
+            }
+            return list(found.values())
+
+    def dead_until(self, namespace: str, until: datetime, most: int) -> list[tuple[str, str]]:
+        """Event and consumer of the dead letters on record from up to then, the newest first."""
+        place = {"namespace": namespace, "until": to_text(until), "most": most}
+        return [(row[0], row[1]) for row in self._database.all(self._sql["dead_until"], place)]
 
     def loads(self, namespace: str, most: int = UNLIMITED) -> list[Load]:
         """Every consumer with what waits for it, by name, from one snapshot.

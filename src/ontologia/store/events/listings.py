@@ -47,6 +47,15 @@ class ListedClaim(NamedTuple):
     last_error: str | None
 
 
+class LoggedEvent(NamedTuple):
+    """An event of the log, without its payload."""
+
+    id: str
+    type: str
+    created_at: str
+    priority: int
+
+
 class ListedEvent(NamedTuple):
     """An event of a list, and what became of it."""
 
@@ -221,6 +230,21 @@ class Listings:
             self._database.all, namespace, None, types, newest=True, before=before, portion=portion
         )
 
+    def log_back(
+        self,
+        namespace: str,
+        *,
+        types: list[str] | None = None,
+        before: tuple[str, str] | None = None,
+        portion: int = _PORTION,
+    ) -> Iterator[list[LoggedEvent]]:
+        """The same without what became of them."""
+        rows = self._merged(
+            self._database.all, namespace, types, newest=True, before=before, portion=portion
+        )
+        while page := [LoggedEvent(*row) for row in islice(rows, portion)]:
+            yield page
+
     def payloads(self, ids: Iterable[str]) -> dict[str, Any]:
         """The payloads of these events, by id."""
         asked = {"ids": codec.encode_checked(list(ids))}
@@ -259,26 +283,11 @@ class Listings:
         before: tuple[str, str] | None = None,
         portion: int = _PORTION,
     ) -> Iterator[list[ListedEvent]]:
-        """One read per type, priority and portion; nothing is sorted, but what is shown merged."""
         if limit is not None:
             portion = min(limit, portion)
-        if types is None:
-            types = [row[0] for row in ask(self._sql["event_types"], {"namespace": namespace})]
-        after = before or ((_LATEST, "") if newest else ("", ""))
-        statement = self._sql["list_events_back" if newest else "list_events"]
-        streams = [
-            _stream(
-                ask,
-                statement,
-                {"namespace": namespace, "type": each, "priority": priority, "limit": portion},
-                after,
-            )
-            for each in types
-            for (priority,) in ask(self._sql["priorities"], {"namespace": namespace, "type": each})
-        ]
+        merged = self._merged(ask, namespace, types, newest=newest, before=before, portion=portion)
         subscribed = {row[0] for row in ask(self._sql["pairs"], {"namespace": namespace})}
-        order = _by_age if newest else _by_urgency
-        rows = islice(heapq.merge(*streams, key=order, reverse=newest), limit)
+        rows = islice(merged, limit)
         while page := list(islice(rows, portion)):
             now = to_text(self._clock.now())
             claims: dict[str, list[Any]] = {row[0]: [] for row in page}
@@ -294,6 +303,34 @@ class Listings:
                 )
                 for row in page
             ]
+
+    def _merged(
+        self,
+        ask: Ask,
+        namespace: str,
+        types: list[str] | None,
+        *,
+        newest: bool,
+        before: tuple[str, str] | None,
+        portion: int,
+    ) -> Iterator[Any]:
+        """One read per type, priority and portion; nothing is sorted, but what is shown merged."""
+        if types is None:
+            types = [row[0] for row in ask(self._sql["event_types"], {"namespace": namespace})]
+        after = before or ((_LATEST, "") if newest else ("", ""))
+        statement = self._sql["list_events_back" if newest else "list_events"]
+        streams = [
+            _stream(
+                ask,
+                statement,
+                {"namespace": namespace, "type": each, "priority": priority, "limit": portion},
+                after,
+            )
+            for each in types
+            for (priority,) in ask(self._sql["priorities"], {"namespace": namespace, "type": each})
+        ]
+        order = _by_age if newest else _by_urgency
+        return heapq.merge(*streams, key=order, reverse=newest)
 
     def deferred(
         self, namespace: str, limit: int, *, event_type: str | None = None
@@ -362,6 +399,13 @@ class Listings:
         if not rows and number is not None:
             rows = self._database.all(self._sql["waiting_number"], {**place, "number": number})
         return (rows[0][0], rows[0][1]) if rows else None
+
+    def due_of(self, namespace: str, number: int) -> float | None:
+        """When the deferred event of this number is due; None if none such waits."""
+        rows = self._database.all(
+            self._sql["waiting_number"], {"namespace": namespace, "number": number}
+        )
+        return rows[0][2] if rows else None
 
     def has_session(self, session_id: str) -> bool:
         """Whether a session of this id is on record, in any namespace."""

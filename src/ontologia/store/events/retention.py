@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -156,15 +157,25 @@ class Retention:
         return deleted
 
     def count_old(
-        self, namespace: str, before: datetime | timedelta, *, event_type: str | None = None
+        self,
+        namespace: str,
+        before: datetime | timedelta,
+        *,
+        event_type: str | None = None,
+        most: int | None = None,
     ) -> dict[str, int]:
-        """How many events of each type, or of one, are from before a time. Reads only."""
+        """How many events of each type, or of one, are from before a time. Reads only.
+
+        It ends soon after `most` in all.
+        """
         limit = self.limit(before)
-        counts = {
-            each: sum(len(ids) for ids in self._old(namespace, each, limit))
-            for each in (self._types(namespace) if event_type is None else [event_type])
-        }
-        return {each: count for each, count in counts.items() if count}
+        counts: Counter[str] = Counter()
+        for each in self._types(namespace) if event_type is None else [event_type]:
+            for ids in self._old(namespace, each, limit):
+                counts[each] += len(ids)
+                if most is not None and counts.total() >= most:
+                    return dict(counts)
+        return dict(counts)
 
     def limit(self, before: datetime | timedelta) -> str:
         """A time, or an age, as text; InvalidValueError if no event can be that old."""

@@ -200,7 +200,7 @@ SELECT id, event_id, topic, @bytes(payload), fire_at, dedup_key, source, created
  ORDER BY fire_at, id LIMIT :limit;
 
 -- name: waiting_number
-SELECT id, topic FROM deferred_events
+SELECT id, topic, fire_at FROM deferred_events
  WHERE id = :number AND status = 'scheduled' AND namespace = :namespace;
 
 -- name: waiting_id
@@ -290,6 +290,38 @@ SELECT s.consumer_id, COUNT(DISTINCT e.id), MIN(e.created_at)
  @join events e ON e.id = i.event_id
   JOIN subscriptions s ON s.namespace = e.namespace AND s.type IN (e.type, '*')
  WHERE e.namespace = :namespace GROUP BY s.consumer_id;
+
+-- name: ready_then
+-- Events that one consumer can claim now, of those that were emitted by then: a seek for each
+-- priority.
+WITH RECURSIVE p(priority) AS (
+    SELECT MAX(priority) FROM ready WHERE consumer_id = :consumer_id
+    UNION ALL
+    SELECT (SELECT MAX(r.priority) FROM ready r
+             WHERE r.consumer_id = :consumer_id AND r.priority < p.priority)
+      FROM p WHERE p.priority IS NOT NULL)
+SELECT r.event_id, r.type, r.created_at, CAST(:namespace AS TEXT)
+  FROM p @join ready r ON r.consumer_id = :consumer_id AND r.priority = p.priority
+   AND r.created_at <= :until
+ LIMIT :most;
+
+-- name: unfinished_claims
+-- Those that wait for a time: leased, in backoff, or due again; whenever they were emitted.
+SELECT e.id, e.type, e.created_at, e.namespace
+  FROM (SELECT event_id FROM event_claims WHERE consumer_id = :consumer_id AND due_at IS NOT NULL
+         ORDER BY due_at LIMIT :most) k
+ @join events e ON e.id = k.event_id;
+
+-- name: undispatched
+-- Those that are not dispatched yet, of all namespaces.
+SELECT e.id, e.type, e.created_at, e.namespace
+  FROM (SELECT event_id FROM incoming ORDER BY seq LIMIT :most) i
+ @join events e ON e.id = i.event_id;
+
+-- name: dead_until
+-- Dead letters on record that were there by then, the newest first.
+SELECT event_id, handler_id FROM dead_letters
+ WHERE namespace = :namespace AND failed_at <= :until ORDER BY failed_at DESC, id DESC LIMIT :most;
 
 -- name: count_arriving
 SELECT COUNT(*) FROM (SELECT 1 FROM incoming LIMIT :most) counted;
@@ -499,6 +531,35 @@ SELECT commit_id, fields_json, schema_version_id FROM relation_history
  WHERE relation_type = :type AND left_key = :left AND right_key = :right
    AND instance_key = :instance AND commit_id < :before
  ORDER BY commit_id DESC, id DESC LIMIT :most;
+
+-- name: entity_changes_of
+-- The next entities that one commit wrote, each as it was before and after.
+SELECT h.id, h.entity_type, h.entity_key, b.fields_json, h.fields_json, b.schema_version_id,
+       h.schema_version_id
+  FROM entity_history h
+  LEFT JOIN entity_history b ON b.id = (
+       SELECT p.id FROM entity_history p
+        WHERE p.entity_type = h.entity_type AND p.entity_key = h.entity_key
+          AND p.commit_id < h.commit_id ORDER BY p.commit_id DESC, p.id DESC LIMIT 1)
+ WHERE h.commit_id = :commit_id AND h.id > :after ORDER BY h.id LIMIT :most;
+
+-- name: relation_changes_of
+SELECT h.id, h.relation_type, h.left_key, h.right_key, h.instance_key, b.fields_json,
+       h.fields_json, b.schema_version_id, h.schema_version_id
+  FROM relation_history h
+  LEFT JOIN relation_history b ON b.id = (
+       SELECT p.id FROM relation_history p
+        WHERE p.relation_type = h.relation_type AND p.left_key = h.left_key
+          AND p.right_key = h.right_key AND p.instance_key = h.instance_key
+          AND p.commit_id < h.commit_id ORDER BY p.commit_id DESC, p.id DESC LIMIT 1)
+ WHERE h.commit_id = :commit_id AND h.id > :after ORDER BY h.id LIMIT :most;
+
+-- name: events_of_source
+-- The events of one type and priority, of a stretch of time, that this source emitted.
+SELECT created_at, id, type FROM events
+ WHERE namespace = :namespace AND type = :type AND priority = :priority
+   AND created_at >= :first AND created_at <= :last AND source = :source
+ ORDER BY created_at, id LIMIT :most;
 
 -- name: commits_before
 -- The next commits on the way back.
