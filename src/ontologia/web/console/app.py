@@ -59,6 +59,7 @@ from ontologia.store.database import reading_within
 from ontologia.web.bodies import Bodies
 from ontologia.web.console import actions, live, login
 from ontologia.web.console.access import Access, Identify, Login, RefusedError
+from ontologia.web.console.figures import Samplers
 from ontologia.web.console.pages import (
     audit,
     dead_letters,
@@ -142,6 +143,7 @@ class Console:
         self.label = label
         self.rendering = Rendering(redact)
         self.live = live.Streams(self)
+        self.samplers = Samplers()
         self._bodies = Bodies(_MOST_BODY, _BODY_SECONDS, _MOST_BODIES)
         self._threads = anyio.CapacityLimiter(_THREADS)
         self._namespaces: tuple[float, list[str]] = (float("-inf"), [])
@@ -174,9 +176,10 @@ class Console:
         return ReadingSession(session_or_uri, config=config)
 
     def close(self) -> None:
-        """End the streams, and the session if the console opened it. Idempotent."""
+        """End the streams, the samplers, and the session if the console opened it. Idempotent."""
         if hasattr(self, "live"):
             self.live.close()
+            self.samplers.close()
         if self._opened:
             self.session.close()
 
