@@ -103,7 +103,7 @@ if (main?.hasAttribute("data-live") && url) {
     source = new EventSource(url);
     source.onopen = () => {
       refused = false;
-      if (failures > 1) tell(["back"]);
+      if (failures) tell(["back"]); // what happened between two streams was not told
       else sayFresh();
       failures = 0;
     };
