@@ -75,7 +75,12 @@ if (main?.hasAttribute("data-live") && url) {
 
   const open = () => {
     source = new EventSource(url);
-    source.onopen = () => say("live", "live");
+    let opened = false;
+    source.onopen = () => {
+      say("live", "live");
+      if (opened) refresh(); // what happened between two streams was not told
+      opened = true;
+    };
     source.onmessage = (message) => {
       const changed = JSON.parse(message.data);
       channel.postMessage(changed);
