@@ -18,7 +18,7 @@ from tests.integration.console.world import Browser, browsing, opened, table
 pytestmark = [pytest.mark.req("NEW-240"), pytest.mark.each_database]
 QUEUE = ("Handler", "Waiting", "Claimed", "Failing")
 FILTERS = ("", "type:placed", "handler:bill", "state:dead", "state:waiting", "since:45s")
-FIELDS = ("Handler", "State", "Failed", "Last error")
+FIELDS = ("Handler", "State", "Failed")
 
 
 def queue(desk: Browser, **query: object) -> list[list[str]]:
