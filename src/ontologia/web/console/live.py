@@ -54,6 +54,8 @@ class _Follower:
         self._session = console.session_of(namespace)
         self._listeners: set[_Listener] = set()
         self._stopped = threading.Event()
+        self.began = threading.Event()
+        """Whatever happens from here on is told, or the database is away."""
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="console-live", daemon=True)
         self._thread.start()
@@ -70,6 +72,7 @@ class _Follower:
 
     def stop(self) -> None:
         self._stopped.set()
+        self.began.set()  # nobody need wait for it any more
 
     def join(self) -> None:
         self._thread.join(_PATIENCE)
@@ -83,6 +86,7 @@ class _Follower:
                     away = False
                     self._publish({BACK})
                 for news in follow(self._session, self._stopped.is_set):
+                    self.began.set()
                     before, head = head, self._session.head
                     changed = {"events"} if news else set[str]()
                     if head != before:
@@ -94,6 +98,7 @@ class _Follower:
                     log.warning("live updates wait for the database: %s", error.args[0])
                     self._publish({AWAY})
                 away = True
+                self.began.set()
                 self._stopped.wait(_AGAIN)
 
     def _publish(self, changed: set[str]) -> None:
@@ -185,6 +190,7 @@ class Streams:
             if follower is None:
                 follower = self._followers[namespace] = _Follower(self._console, namespace)
             follower.add(listener)
+        follower.began.wait(_PATIENCE)
 
     def _leave(self, namespace: str, listener: _Listener) -> None:
         with self._lock:
