@@ -17,6 +17,8 @@ from ontologia.runtime.session import core_of
 from ontologia.store.copying import copy_store
 from ontologia.store.postgres.ddl import ddl, roles
 from ontologia.store.postgres.place import place_of
+from ontologia.web import console
+from tests.integration.console.world import ada, browsing
 from tests.integration.moving import contents
 
 
@@ -243,3 +245,14 @@ def test_whoever_opens_an_unfinished_copy_is_told_so_whatever_their_rights(as_ro
     for uri in (as_roles.owner, as_roles.worker, as_roles.reader):
         with pytest.raises(StoreOpenError, match="unfinished copy"):
             Session(uri)
+
+
+def test_the_console_of_a_reader_has_no_verbs(as_roles):
+    Session(as_roles.worker).close()
+    for uri, read_only in ((as_roles.reader, True), (as_roles.worker, False)):
+        app = console(uri, identify=ada)
+        with browsing(app) as browser:
+            assert browser.get("/").status_code == 200
+            assert ("read-only" in browser.get("/").text) is read_only
+            assert (browser.get("/ask/emit").status_code == 404) is read_only
+        app.close()

@@ -139,10 +139,16 @@ def _page(
 
 
 def _command(
-    request: PageRequest, words: tuple[str, ...], *arguments: str, **options: str | None
+    request: PageRequest,
+    words: tuple[str, ...],
+    *arguments: str,
+    recorded: bool = False,
+    **options: str | None,
 ) -> str:
-    """A command line that does the same, to be copied."""
+    """A command line that does the same, to be copied; with a reason to fill in if it is `recorded`."""
     said = ["ontologia", *words]
+    if recorded:
+        options["reason"] = "TEXT"
     options["namespace"] = None if request.namespace == "default" else request.namespace
     for name, value in options.items():
         if value is not None:
@@ -203,7 +209,7 @@ def _forget(request: PageRequest) -> Asked:
         f"Forget {handler}",
         "The handler and what waits for it are removed; what it finished stays on record. It is "
         "refused while a live session runs it. If it comes back, it is new, and gets retained events.",
-        [_command(request, ("events", "forget"), handler)],
+        [_command(request, ("events", "forget"), handler, recorded=True)],
         forget,
         "Forget",
         ("handlers", {}),
@@ -221,7 +227,7 @@ def _replay(request: PageRequest) -> Asked:
         "Replay an event",
         f"Event {event_id} is stored again under a new id, for all its handlers: also those that "
         "have finished it process it once more.",
-        [_command(request, ("events", "replay"), event_id=event_id)],
+        [_command(request, ("events", "replay"), recorded=True, event_id=event_id)],
         lambda operator: operator.replay(event_id),
         "Replay",
         ("event", {"id": event_id}),
@@ -236,7 +242,7 @@ def _cancel(request: PageRequest) -> Asked:
         "Cancel an event",
         f"Event {which} is taken back, if no handler has begun or finished it. What it was is in the "
         "record.",
-        [_command(request, ("events", "cancel"), which)],
+        [_command(request, ("events", "cancel"), which, recorded=True)],
         lambda operator: operator.cancel(which),
         "Cancel the event",
         ("events", {}),
@@ -263,7 +269,9 @@ def _emit(request: PageRequest) -> Asked:
         return f"Event {made.event_id} has this dedup key already; nothing was stored."
 
     commands = (
-        [_command(request, ("emit",), kind, payload, delay=delay, dedup_key=key)] if kind else []
+        [_command(request, ("emit",), kind, payload, recorded=True, delay=delay, dedup_key=key)]
+        if kind
+        else []
     )
     return Asked(
         "Emit an event",
@@ -484,9 +492,13 @@ def _letters(number: Count) -> str:
 
 def _commands(request: PageRequest, verb: str, meant: _Meant) -> list[str]:
     words = ("events", verb)
+    recorded = verb == "dismiss" or meant.bulk
     if not meant.options:
-        return [_command(request, (*words, "--all"))]
-    found = [_command(request, words, **options) for options in meant.options[:_COMMANDS]]
+        return [_command(request, (*words, "--all"), recorded=True)]
+    found = [
+        _command(request, words, recorded=recorded, **options)
+        for options in meant.options[:_COMMANDS]
+    ]
     more = len(meant.options) - len(found)
     return found + ([f"# and {more} more of them"] if more else [])
 

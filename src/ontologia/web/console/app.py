@@ -37,6 +37,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
+from ontologia.clock import SYSTEM_CLOCK
 from ontologia.errors import (
     AlreadyStartedError,
     ConfigError,
@@ -50,6 +51,7 @@ from ontologia.errors import (
     ReadOnlyError,
     ReadTimeoutError,
 )
+from ontologia.ids import Ids
 from ontologia.runtime.modules import Contents, load_module
 from ontologia.runtime.session import Session, core_of
 from ontologia.runtime.views.paging import DEADLINE
@@ -144,7 +146,7 @@ class Console:
         except BaseException:
             self.close()
             raise
-        self.read_only = read_only
+        self.read_only = read_only or not _may_write(self.session)
         self.label = label
         self.rendering = Rendering(redact)
         self.live = live.Streams(self)
@@ -156,7 +158,7 @@ class Console:
             b"".join(body for _, (body, _) in sorted(self._static.items()))
         ).hexdigest()[:12]
         routes = [route for each in PAGES for route in each.routes(self)]
-        if not read_only:
+        if not self.read_only:
             routes += actions.routes(self)
         routes += [
             *login.routes(self),
@@ -378,3 +380,14 @@ class Console:
         return self.problem(
             request, error.status_code, titles.get(error.status_code, "Error"), error.detail, None
         )
+
+
+def _may_write(session: Session) -> bool:
+    """Whether the database takes writes: a reader's role, a file or a standby does not."""
+    try:
+        core_of(session).store.events.end_session(Ids(SYSTEM_CLOCK).new())  # there is none such
+    except ReadOnlyError:
+        return False
+    except OntologiaError:  # it is away, or busy: a verb will say so
+        return True
+    return True

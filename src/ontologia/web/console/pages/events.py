@@ -171,7 +171,11 @@ def _show(request: PageRequest) -> Response:
         for each in found.claims
         if each.state == "dead_lettered"
     }
-    return page(request, "event.html", title=found.type, event=found, dead=dead)
+    begun = {"acked", "dead_lettered", "claimed"}
+    may_cancel = not begun & {each.state for each in found.claims} and found.archived is None
+    return page(
+        request, "event.html", title=found.type, event=found, dead=dead, may_cancel=may_cancel
+    )
 
 
 def _payload(request: PageRequest) -> Response:

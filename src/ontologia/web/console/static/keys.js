@@ -32,7 +32,7 @@ document.addEventListener("keydown", (event) => {
     leader = true;
     setTimeout(() => { leader = false; }, 1500);
   } else if (key === "/") {
-    const box = document.querySelector(".filter input[type=search], #search");
+    const box = document.querySelector("#search, .filter input:not([type=hidden])");
     if (box) {
       event.preventDefault();
       box.focus();
@@ -77,7 +77,9 @@ document.addEventListener("submit", async (event) => {
   const form = event.target;
   if (!dialog || !form.matches("form[data-dialog]")) return;
   event.preventDefault();
-  const target = new URL(event.submitter?.formAction || form.action);
+  // Without the attribute, formAction is the page itself.
+  const other = event.submitter?.hasAttribute("formaction") && event.submitter.formAction;
+  const target = new URL(other || form.action);
   target.search = new URLSearchParams(new FormData(form, event.submitter)).toString();
   try {
     const { response, page } = await fetchPage(target);
