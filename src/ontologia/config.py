@@ -69,6 +69,12 @@ class OntologiaConfig(BaseModel):
     """How long a commit waits for other writers, or a read for a lock, before `LockContentionError`."""
     migration_lock_timeout_ms: _NotNegative = 10_000
     """The same for migrations and other long writes."""
+    migration_at_once: _NotNegative = 1_000
+    """The most objects a breaking migration upgrades in one transaction; more are upgraded in the
+    background."""
+    migration_wait_for_old_sessions_ms: _NotNegative = 0
+    """How long a migration in the background waits, before new versions become current, for live
+    sessions that opened with the types as they were; 0 does not wait."""
     statement_timeout_ms: _NotNegative = 600_000
     """How long PostgreSQL may work on one statement; 0 is no limit. SQLite has none."""
     lock_lease_ms: _Positive = 30_000

@@ -107,9 +107,8 @@ def test_an_object_that_no_import_would_read_is_not_exported_and_is_named(uri, t
 
 @pytest.mark.each_database
 @pytest.mark.parametrize("past", [False, True])
-def test_few_large_objects_are_in_memory_at_a_time(uri, monkeypatch, past):
+def test_few_large_objects_are_in_memory_at_a_time(uri, past):
     """A page ends with the object that reaches the bound on its bytes."""
-    monkeypatch.setattr("ontologia.store.inventory._PAGE_BYTES", 1_000)
     sizes = [600, 600, 2_000, 10, 10, 10, 990, 10]
     with Session(uri, entity_types=[AbuseEntry], relation_types=[AbuseLink]) as session:
         for number, size in enumerate(sizes):
@@ -124,7 +123,7 @@ def test_few_large_objects_are_in_memory_at_a_time(uri, monkeypatch, past):
         ):
             after, pages[kind] = empty, []
             with core_of(session).store.inventory.read() as contents:
-                while page := contents.page(kind, name, as_of, after):
+                while page := contents.page(kind, name, as_of, after, most_bytes=1_000):
                     pages[kind].append(len(page))
                     after = page[-1].key
 

@@ -244,7 +244,7 @@ def test_a_schema_that_held_events_alone_gets_state_and_keeps_them(
     old.close()
     sql(
         "DROP TABLE entity_history, relation_history, entity_latest, relation_latest, "
-        "schema_registry, schema_versions, locks",
+        "schema_registry, schema_versions, locks CASCADE",
         "UPDATE ontologia_layout SET version = 1",
     )
 

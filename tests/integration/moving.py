@@ -12,6 +12,7 @@ from ontologia.runtime.session import core_of
 from ontologia.store.copying.tables import TABLES
 from ontologia.store.events.archives import ArchivedEvent
 from ontologia.store.events.intakes import Move
+from ontologia.store.staging import Staged, Staging
 from ontologia.testing import ManualClock
 from ontologia_conformance.event_world import (
     POST,
@@ -66,10 +67,24 @@ def fill(uri: str, clock: ManualClock, *, commits: int = 4, seed: int = 7) -> di
             core_of(session).store.replies.add(
                 transaction.tx, POST, "key ☃", "hash", '{"said":"é"}'
             )
+            _fill_staging(core_of(session).store.staging, transaction)
         core_of(session).store.events.intakes.store(
             POST, "s3://bucket/ü", {"": Move(None, 1, 0)}, [], [], ["é.json"], lambda row, _: row
         )
         return _fill_events(session, clock)
+
+
+def _fill_staging(staging: Staging, transaction: Any) -> None:
+    """A migration that is pending, with an object of each kind."""
+    types = [("entity", "Room", 1), ("relation", "Door", 1)]
+    staging.begin(transaction.tx, "plan", types, "session", "host, process 1", 2, 0)
+    pending = staging.pending(transaction.tx)
+    assert pending is not None
+    staged = [
+        Staged("entity", "Room", ("r☃",), 1, 2, '{"name":"é"}', {"name": "hash"}, None),
+        Staged("relation", "Door", ("r☃", "s", ""), 1, 2, "{}", {}, None),
+    ]
+    staging.stage(pending, staged, 0, transaction.tx)
 
 
 def _fill_events(session: Session, clock: ManualClock) -> dict[str, str]:

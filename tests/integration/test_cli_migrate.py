@@ -9,6 +9,7 @@ from itertools import count
 import pytest
 
 from ontologia import Session
+from ontologia.store import staging
 from tests.integration.commands import invoke, process
 from tests.shop import Product
 
@@ -39,6 +40,19 @@ from ontologia import upgrader
 
 @upgrader("Product", from_version=1)
 def in_cents(fields):
+    return {"sku": fields["sku"], "cents": int(fields["price"] * 100)}
+"""
+
+STOPPING = """
+import builtins
+
+from ontologia import upgrader
+
+
+@upgrader("Product", from_version=1)
+def in_cents(fields):
+    if fields["sku"] == "pen" and builtins.stop_migrating:
+        raise KeyboardInterrupt
     return {"sku": fields["sku"], "cents": int(fields["price"] * 100)}
 """
 
@@ -405,3 +419,86 @@ class Product(Entity):
     ]
     past = invoke("export", "--as-of", "1", "--datastore-uri", shop).stdout.splitlines()
     assert past[1:] == lines[1:]
+
+
+# -- in the background ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def broken_off(shop, module, monkeypatch):
+    """A store whose migration was broken off by Ctrl-C, its module, and what was said."""
+    monkeypatch.setenv("ONTOLOGIA_MIGRATION_AT_ONCE", "0")
+    models = module(OTHER + STOPPING)
+    import builtins
+
+    monkeypatch.setattr(staging, "PAGE", 1)
+    monkeypatch.setattr(builtins, "stop_migrating", True, raising=False)
+    stopped = invoke("migrate", "--models", models, "--apply", "--force", "--datastore-uri", shop)
+    monkeypatch.setattr(builtins, "stop_migrating", False)
+    return shop, models, stopped
+
+
+@pytest.mark.req("NEW-146")
+def test_a_migration_that_was_broken_off_says_how_to_go_on(broken_off):
+    shop, models, stopped = broken_off
+
+    assert stopped.exit_code == 130
+    assert "upgrading: 1 of 2 objects" in stopped.stderr
+    assert "Broken off: a migration of Product is pending: 1 of 2 objects are" in stopped.stderr
+    assert "The same command goes on with it.\n" in stopped.stderr
+    assert "ontologia migrate --abort takes it back.\n" in stopped.stderr
+
+    seen = invoke("migrate", "--models", models, "--datastore-uri", shop)
+    assert seen.exit_code == 3
+    assert "a migration of Product is pending: 1 of 2 objects are upgraded" in seen.stdout
+    shown = json.loads(
+        invoke("migrate", "--models", models, "--datastore-uri", shop, "--json").stdout
+    )
+    assert (shown["pending"]["objects"], shown["pending"]["staged"]) == (2, 1)
+
+    done = invoke("migrate", "--models", models, "--apply", "--force", "--datastore-uri", shop)
+    assert done.exit_code == 0, done.output
+    assert done.stdout.splitlines() == [
+        "Product is at version 2",
+        "recorded in commit 2, with 2 objects written anew",
+    ]
+    assert types_of(shop)["Product"] == 2
+
+
+@pytest.mark.req("NEW-146")
+def test_a_migration_that_was_broken_off_can_be_taken_back(broken_off):
+    shop, models, _ = broken_off
+
+    done = invoke("migrate", "--abort", "--datastore-uri", shop)
+
+    assert done.exit_code == 0
+    assert done.stdout == "the migration of Product was taken back, with 1 upgraded object\n"
+    assert invoke("migrate", "--abort", "--datastore-uri", shop).stdout == (
+        "no migration is pending\n"
+    )
+    assert types_of(shop)["Product"] == 1
+    assert "pending" not in invoke("migrate", "--models", models, "--datastore-uri", shop).stdout
+
+
+@pytest.mark.req("NEW-146")
+def test_commands_say_that_a_migration_is_pending(broken_off):
+    shop, models, _ = broken_off
+    said = "a migration of Product is pending: 1 of 2 objects are upgraded"
+
+    found = invoke("doctor", "--datastore-uri", shop)
+    assert found.exit_code == 0
+    assert "a migration was broken off, and nobody goes on with it" in found.stdout
+    assert said in invoke("info", "--datastore-uri", shop).stdout
+    assert said in invoke("schema", "history", "Product", "--datastore-uri", shop).stderr
+    assert said in invoke("preflight", models, "--datastore-uri", shop).stdout
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [["--abort", "--apply"], ["--abort", "--models", "m"], ["--rate", "5"], []],
+    ids=["abort and apply", "abort and models", "a rate without apply", "no models"],
+)
+def test_options_that_do_not_go_together_are_refused(shop, wrong):
+    models = ["--models", "tests.shop"] if wrong[:1] == ["--rate"] else []
+
+    assert invoke("migrate", *wrong, *models, "--datastore-uri", shop).exit_code == 2

@@ -130,7 +130,7 @@ def test_a_module_may_show_what_another_has(airport, module):
 
 @pytest.mark.req("NEW-161")
 def test_upgraders_may_be_in_a_module_of_their_own(uri, module, monkeypatch):
-    from ontologia.migration import upgraders
+    from ontologia.schema import upgraders
 
     monkeypatch.setattr(upgraders, "_registered", {})
     with Session(uri) as session:

@@ -11,6 +11,8 @@ import inspect
 import logging
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -633,6 +635,39 @@ def test_a_coroutine_that_blocks_its_loop_is_left_with_it(session, trap, monkeyp
         trap.let_go()
 
     assert loops[0] is not loops[1]
+
+
+_FRAMES_AND_GARBAGE = """
+import gc, threading
+from ontologia.engine.coroutines import stack_of
+
+class Node:
+    pass
+
+stop = threading.Event()
+for _ in range(20):
+    threading.Thread(target=stop.wait, daemon=True).start()
+gc.set_threshold(1)
+for _ in range(500):
+    node = Node()
+    node.itself, node.local = node, threading.local()
+    node.local.used = True
+    del node
+    assert stack_of(threading.get_ident())
+print("looked", gc.isenabled())
+"""
+
+
+def test_looking_where_threads_are_does_not_hang_in_the_garbage_collector():
+    """In CPython 3.11 the whole process hung, with the interpreter's lock."""
+    looked = subprocess.run(
+        [sys.executable, "-c", _FRAMES_AND_GARBAGE],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+    )
+    assert looked.stdout == "looked True\n", looked.stderr
 
 
 # -- too many ---------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from tests.integration.explained import Buys, Customer, Ordered, fill
 
 START = datetime(2026, 1, 1, 0, 2, tzinfo=UTC)
 """When the shop was filled, and had not grown."""
-_SMALL = {"c", "consumers", "s", "subscriptions", "v", "n", "schema_versions"}
+_SMALL = {"c", "consumers", "s", "subscriptions", "v", "n", "m", "schema_versions"}
 """Tables of as many rows as a program has names."""
 _BOUNDED = {"incoming", "ek", "counted", "i", "k", "p", "t", "json_each"}
 """Read up to a LIMIT, or made on the way: of a few names, priorities or ids."""
@@ -110,7 +110,8 @@ def test_no_view_reads_a_growing_table(shop: Session, watch, shown: str) -> None
     scanned = {step for step in plan if step.startswith("SCAN ") and "CONSTANT" not in step}
     known = _SMALL | _BOUNDED | made
     found = {step for step in scanned if step.split()[1] not in known}
-    assert found <= {"SCAN deferred_events USING INDEX idx_deferred_due"}  # the first of them
+    # The first of these; what is staged is read in the commit of a migration that settles alone.
+    assert found <= {"SCAN deferred_events USING INDEX idx_deferred_due", "SCAN st"}
 
 
 GROWING = {"object then", "objects then", "audit", "types"}

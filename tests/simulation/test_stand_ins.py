@@ -51,6 +51,7 @@ REASONS = {
     "runtime.threads": ("asyncio threading", "for an event loop, which the simulator has not"),
     "schema.registry": ("threading", BRIEF),
     "schema.shape": ("threading", "what a thread is just assigning, in a thread's own variable"),
+    "store.database": ("time", "for deadlines of reads, which no simulated program gives"),
     "store.postgres.clock": ("threading", SERVER),
     "store.postgres.database": ("threading time", SERVER),
     "store.postgres.watch": ("threading time", SERVER),

@@ -20,6 +20,8 @@ OTHER = {
     "default_namespace": "tenant-a",
     "lock_timeout_ms": 1,
     "migration_lock_timeout_ms": 2,
+    "migration_at_once": 29,
+    "migration_wait_for_old_sessions_ms": 30,
     "statement_timeout_ms": 21,
     "lock_lease_ms": 3,
     "commit_max_retries": 4,

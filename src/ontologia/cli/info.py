@@ -139,6 +139,7 @@ def _facts(session: Session) -> dict[str, Any]:
         "size": facts.bytes,
         "head": facts.head,
         "last_commit": facts.last_commit_at,
+        **({} if (pending := session.pending_migration()) is None else {"migration": str(pending)}),
     }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,8 +14,10 @@ from ontologia.cli.operator import Reason, record
 from ontologia.cli.output import counted, say, show_json
 
 if TYPE_CHECKING:
+    from ontologia.migration.background import MigrationProgress
     from ontologia.migration.plan import MigrationPreview, MigrationResult
     from ontologia.runtime.session import Session
+    from ontologia.store.staging import PendingMigration
 
 NEEDED = 3
 
@@ -21,8 +25,9 @@ NEEDED = 3
 def migrate(
     call: Call,
     models: Annotated[
-        str, typer.Option("--models", metavar="MODULE", help="The module that defines the types.")
-    ],
+        str | None,
+        typer.Option("--models", metavar="MODULE", help="The module that defines the types."),
+    ] = None,
     upgraders: Upgraders = None,
     apply: Annotated[bool, typer.Option("--apply", help="Do what the preview says.")] = False,
     token: Annotated[
@@ -30,6 +35,13 @@ def migrate(
     ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Apply without a token, whatever the plan is by then.")
+    ] = False,
+    rate: Annotated[
+        float | None,
+        typer.Option("--rate", metavar="N", help="The most objects to upgrade in a second."),
+    ] = None,
+    abort: Annotated[
+        bool, typer.Option("--abort", help="Take back a migration that was broken off.")
     ] = False,
     reason: Reason = None,
 ) -> None:
@@ -41,8 +53,21 @@ def migrate(
     while a migration is needed, and 0 when there is nothing to do. The commit says who applied it.
     --apply --force applies what the plan is at that moment, for programs in which nobody looks.
 
+    Many objects are upgraded while others go on, and become current at one moment. Ctrl-C breaks
+    that off; the same command goes on where it stopped. --abort, without --models, takes back what
+    was upgraded.
+
     Example: ontologia migrate --models shop.models --apply --token 5fb0…
     """
+    if abort:
+        if apply or models is not None or rate is not None:
+            raise typer.BadParameter("it stands alone", param_hint="--abort")
+        _abort(call)
+        return
+    if models is None:
+        raise typer.BadParameter("it is needed", param_hint="--models")
+    if rate is not None and not (apply and rate > 0):
+        raise typer.BadParameter("more than 0, and with --apply", param_hint="--rate")
     if force and token is not None:
         raise typer.BadParameter("--token applies the plan that was seen, --force any; give one")
     if apply != (force or token is not None):
@@ -61,13 +86,26 @@ def migrate(
     if apply:
         with call.writing(**types) as session:
             said = record("migrate", reason, models=models)
-            _show_result(call, _applied(session, again, token, force, said))
+            _show_result(call, _applied(session, again, token, force, said, rate))
         return
     with call.reading(**types) as session:
-        preview = session.migrate()
-        _show_preview(call, session, preview, again)
-    if preview:
+        preview, pending = session.migrate(), session.pending_migration()
+        _show_preview(call, session, preview, again, pending)
+    if preview or pending is not None:
         raise typer.Exit(NEEDED)
+
+
+def _abort(call: Call) -> None:
+    with call.writing() as session:
+        pending = session.abort_migration()
+    if call.json:
+        show_json({"aborted": pending is not None})
+    elif pending is None:
+        say("no migration is pending")
+    else:
+        names = ", ".join(name for _, name, _ in pending.types)
+        upgraded = counted(pending.staged, "upgraded object")
+        say(f"the migration of {names} was taken back, with {upgraded}")
 
 
 def _options(name: str, values: list[str] | None) -> list[str]:
@@ -75,15 +113,67 @@ def _options(name: str, values: list[str] | None) -> list[str]:
 
 
 def _applied(
-    session: Session, again: str, token: str | None, force: bool, said: dict[str, object]
+    session: Session,
+    again: str,
+    token: str | None,
+    force: bool,
+    said: dict[str, object],
+    rate: float | None,
 ) -> MigrationResult:
     from ontologia.errors import MigrationTokenError
 
     try:
-        return core_of(session).migrate(token, force, record=said, follow=True)
+        with _shown_progress() as progress:
+            return core_of(session).migrate(
+                token, force, record=said, follow=True, progress=progress, rate=rate
+            )
+    except KeyboardInterrupt:
+        if (pending := session.pending_migration()) is not None:
+            typer.echo(f"Broken off: {pending}.", err=True)
+            typer.echo("The same command goes on with it.", err=True)
+            if not pending.switched:
+                typer.echo("ontologia migrate --abort takes it back.", err=True)
+        raise
     except MigrationTokenError as error:
         error.hint = f"See what it is now, with its token: {again}"
         raise
+
+
+@contextmanager
+def _shown_progress() -> Generator[Callable[[MigrationProgress], None]]:
+    """A bar on a terminal, a line for each tenth elsewhere; on stderr, as it is no result."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _lines()
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description:<12}"), BarColumn(), MofNCompleteColumn())
+    rate = TextColumn("{task.fields[rate]:,.0f} objects a second")
+    with Progress(*columns, rate, console=console, transient=True) as bars:
+        bar = bars.add_task("", rate=0.0)
+
+        def show(now: MigrationProgress) -> None:
+            bars.update(
+                bar, description=now.step, completed=now.done, total=now.objects, rate=now.rate
+            )
+
+        yield show
+
+
+def _lines() -> Callable[[MigrationProgress], None]:
+    last: list[tuple[str, int]] = []
+
+    def show(now: MigrationProgress) -> None:
+        tenth = (now.step, 10 * now.done // max(1, now.objects))
+        if [tenth] != last:
+            last[:] = [tenth]
+            said = f"{now.step}: {now.done:,} of {now.objects:,} objects, {now.rate:,.0f} a second"
+            typer.echo(said, err=True)
+
+    return show
 
 
 def _show_result(call: Call, result: MigrationResult) -> None:
@@ -99,13 +189,27 @@ def _show_result(call: Call, result: MigrationResult) -> None:
             say(f"recorded in commit {result.commit_id}{anew if result.objects else ''}")
 
 
-def _show_preview(call: Call, session: Session, preview: MigrationPreview, again: str) -> None:
+def _show_preview(
+    call: Call,
+    session: Session,
+    preview: MigrationPreview,
+    again: str,
+    pending: PendingMigration | None,
+) -> None:
     if call.json:
         types = [_as_json(session, preview, each) for each in preview.diffs]
-        show_json({"needed": bool(preview), "token": preview.token, "types": types})
+        said = {"needed": bool(preview), "token": preview.token, "types": types}
+        show_json(said | ({} if pending is None else {"pending": _pending_as_json(pending)}))
         return
+    if pending is not None:
+        say(f"{pending}")
+        if pending.switched:
+            say(f"To finish it: {again} --apply --force")
+        else:
+            say("To take it back: ontologia migrate --abort")
     if not preview:
-        say("nothing to migrate")
+        if pending is None:
+            say("nothing to migrate")
         return
     for diff, name in zip(preview.diffs, preview.objects, strict=True):
         objects = preview.objects[name]
@@ -125,6 +229,19 @@ def _show_preview(call: Call, session: Session, preview: MigrationPreview, again
         return
     say(f"token: {preview.token}")
     say(f"To apply it: {again} --apply --token {preview.token}")
+
+
+def _pending_as_json(pending: PendingMigration) -> dict[str, Any]:
+    return {
+        "types": [name for _, name, _ in pending.types],
+        "objects": pending.objects,
+        "staged": pending.staged,
+        "commit_id": pending.commit_id,
+        "owner": pending.owner_id,
+        "holder": pending.holder,
+        "started_at": pending.started_at,
+        "updated_at": pending.updated_at,
+    }
 
 
 def _as_json(session: Session, preview: MigrationPreview, diff: Any) -> dict[str, Any]:

@@ -34,6 +34,8 @@ def refused(call: Call, session: Session, found: Sequence[Contents]) -> Generato
             raise
         yield
     except SchemaOutdatedError as error:
+        if session.pending_migration() is not None:
+            raise  # it has the better hint
         again = " and ".join(_migrations(call, error, found))
         error.hint = (
             f"If the store is newer, start the program that it was migrated for; if the program "

@@ -126,7 +126,8 @@ def history(call: Call, type: TypeName, kind: KindOption = None) -> None:
     Example: ontologia schema history Customer
     """
     with call.reading() as session:
-        versions = find_type(session, type, kind, dropped=True)[1]
+        key, versions = find_type(session, type, kind, dropped=True)
+        pending = session.pending_migration()
     rows = [
         {
             "version": each.version,
@@ -145,6 +146,8 @@ def history(call: Call, type: TypeName, kind: KindOption = None) -> None:
         rows,
         names=["version", "created_at", "reason", "by", "changes"],
     )
+    if pending is not None and key in pending.keys and not call.json:
+        typer.echo(f"{pending}", err=True)
 
 
 @app.command("show")

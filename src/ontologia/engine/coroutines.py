@@ -7,11 +7,12 @@ workers need not have.
 from __future__ import annotations
 
 import concurrent.futures
+import gc
 import sys
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from traceback import FrameSummary, StackSummary, extract_stack
 from types import CoroutineType, FrameType, GeneratorType
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     import asyncio
 
 
+_collecting = threading.Lock()  # two threads that switch the collector would leave it off
 _LOOK = 0.05  # seconds between two looks whether a loop that was left is empty
 home: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar("ontologia_loop", default=None)
 """The event loop of a program that awaits the run: its `async def` handlers run there."""
@@ -164,8 +166,26 @@ class Running:
 def stack_of(thread: int) -> list[FrameSummary]:
     """Where a thread is; [] if it has ended."""
     # A variable with all frames would be in one of them: a cycle, which keeps what they hold.
-    frame = sys._current_frames().get(thread)  # pyright: ignore[reportPrivateUsage] - no public name
+    with _without_collection():
+        frame = sys._current_frames().get(thread)  # pyright: ignore[reportPrivateUsage] - no public name
     return [] if frame is None else extract_stack(frame)
+
+
+@contextmanager
+def _without_collection() -> Generator[None]:
+    """Keep the garbage collector off.
+
+    CPython 3.11 holds the lock of its list of threads while it makes the dict of their frames. A
+    collection then that frees a `threading.local` takes that lock again, and the process hangs.
+    """
+    with _collecting:
+        was_on = gc.isenabled()
+        gc.disable()
+        try:
+            yield
+        finally:
+            if was_on:
+                gc.enable()
 
 
 def _frames(awaited: object) -> list[tuple[FrameType, bool]]:

@@ -9,13 +9,23 @@ from __future__ import annotations
 
 import base64
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
+from ontologia.clock import Clock
+from ontologia.config import OntologiaConfig
 from ontologia.errors import (
+    MigrationError,
     MigrationTokenError,
     MissingUpgraderError,
     UniqueViolationError,
     UpgraderError,
+)
+from ontologia.migration.background import (
+    Background,
+    MigrationProgress,
+    other_pending,
+    upgraded_type,
 )
 from ontologia.migration.plan import (
     MigrationPreview,
@@ -30,18 +40,31 @@ from ontologia.schema.diff import TypeDiff
 from ontologia.schema.registry import Registry
 from ontologia.schema.shape import Shape
 from ontologia.schema.upgraders import Upgrader
-from ontologia.store.protocol import Store
+from ontologia.store.protocol import Store, Transaction
 from ontologia.store.rows import ObjectKey, RawChange, TypeKey
+from ontologia.store.staging import PendingMigration
 from ontologia.store.unique import Duplicates, find_duplicates
 
 
 class Migration:
     """One session's way to bring the store to its types."""
 
-    def __init__(self, store: Store, registry: Registry, versions: TypeVersions) -> None:
+    def __init__(
+        self,
+        store: Store,
+        registry: Registry,
+        versions: TypeVersions,
+        clock: Clock,
+        config: OntologiaConfig,
+        holder: str,
+    ) -> None:
+        """`holder` says to other sessions who has begun a migration in the background."""
         self._store = store
         self._registry = registry
         self._versions = versions
+        self._clock = clock
+        self._config = config
+        self._holder = holder
 
     def preview(self) -> MigrationPreview:
         """What applying would do. Writes nothing."""
@@ -74,19 +97,30 @@ class Migration:
         follow: bool = False,
         metadata: dict[str, Any],
         record: dict[str, Any] | None = None,
+        progress: Callable[[MigrationProgress], None] | None = None,
+        rate: float | None = None,
     ) -> MigrationResult:
         """Do what the token's preview said; MigrationTokenError if that is no longer the plan.
 
         With `follow` the store may have had other commits since the preview.
 
-        Compatible changes are one short transaction, which writes no object.
+        Compatible changes are one short transaction, which writes no object. So is a breaking one
+        of few objects, after they were upgraded while nobody else commits; more than
+        `migration_at_once` are upgraded in the background. A migration in the background that was
+        broken off is gone on with.
 
         With the `record` of an operator there is a commit, also if no object was to be written
         anew; it says the same, and how many were.
         """
+        background = Background(
+            *(self._store, self._versions, self._clock, self._config, owner_id, self._holder),
+            progress=progress,
+            rate=rate,
+        )
+        settled = self._settle(background)
         diffs, head = self._plan()
         if not diffs:
-            return MigrationResult([], {}, None)
+            return settled
         if token is None and not force:
             raise MigrationTokenError("a migration needs the token of its preview, or force=True")
         if all(self._leaves(diff) and not diff.made_unique for diff in diffs):
@@ -96,6 +130,10 @@ class Migration:
             result = self._write(owner_id, diffs, at, [], metadata, record, lease=False)
             self._versions.forget()
             return result
+        if self._is_for_background(diffs):
+            if token is not None:
+                _check(token, diffs, head, follow=follow)
+            return self._in_background(background, owner_id, diffs, metadata, record)
         with self._store.long_write(owner_id):
             diffs, head = self._plan()
             if token is not None:
@@ -109,6 +147,103 @@ class Migration:
             result = self._write(owner_id, diffs, head, changes, metadata, record)
         self._versions.forget()
         return result
+
+    def abort(self, owner_id: str) -> PendingMigration | None:
+        """Take back a migration in the background; what it was, None if there is none.
+
+        MigrationError once it has switched, LockContentionError while somebody goes on with it.
+        """
+        pending = self._store.staging.pending()
+        if pending is None:
+            return None
+        background = Background(
+            self._store, self._versions, self._clock, self._config, owner_id, self._holder
+        )
+        if not pending.switched:
+            pending = background.take_over(pending)
+        if pending.switched:
+            raise MigrationError(
+                f"{pending}; it cannot be taken back", hint="Migrate again, which finishes it."
+            )
+        background.abort(pending)
+        return pending
+
+    def _settle(self, background: Background) -> MigrationResult:
+        """Finish a migration in the background that has switched, if there is one."""
+        pending = self._store.staging.pending()
+        if pending is None or not pending.switched:
+            return MigrationResult([], {}, None)
+        pending = background.take_over(pending)
+        try:
+            background.settle(pending)
+        except BaseException:
+            background.release(pending)
+            raise
+        self._versions.forget()
+        versions = {name: version + 1 for _, name, version in pending.types}
+        return MigrationResult(list(versions), versions, pending.commit_id, pending.objects)
+
+    def _is_for_background(self, diffs: list[TypeDiff]) -> bool:
+        """Whether so many objects are to be upgraded, or some of them were in the background."""
+        pending = self._store.staging.pending()
+        if pending is not None:
+            if pending.plan_hash == compute_plan_hash(diffs):
+                return True
+            if any((diff.kind, diff.name) in pending.keys for diff in diffs):
+                raise other_pending(pending)
+        objects = self._objects(diffs)
+        return objects > self._config.migration_at_once
+
+    def _objects(self, diffs: list[TypeDiff]) -> int:
+        staging = self._store.staging
+        return sum(staging.count((d.kind, d.name)) for d in diffs if not self._leaves(d))
+
+    def _in_background(
+        self,
+        background: Background,
+        owner_id: str,
+        diffs: list[TypeDiff],
+        metadata: dict[str, Any],
+        record: dict[str, Any] | None,
+    ) -> MigrationResult:
+        anew = [diff for diff in diffs if not self._leaves(diff)]
+        for diff in anew:
+            self._versions.chain(self._shape(diff), diff.from_version, diff.from_version + 1)
+        types = [(diff.kind, diff.name, diff.from_version) for diff in diffs]
+        pending = background.take(compute_plan_hash(diffs), types, self._objects(diffs))
+        names: dict[str, int] = {}
+
+        def write(tx: Transaction, objects: int) -> int | None:
+            plan = self._versions.diffs(tx)
+            if not all(diff in plan for diff in diffs):
+                raise MigrationTokenError("the store changed while the migration was prepared")
+            versions = self._register(tx, owner_id, diffs)
+            names.update({_label(diff, diffs): versions[diff.kind, diff.name] for diff in diffs})
+            said = metadata | {"migration": names}
+            if record is not None:
+                said |= record | {"counts": {"objects": objects}}
+            if not objects and record is None:
+                return None
+            return tx.write_commit([], metadata=said, versions=versions)
+
+        def check() -> None:
+            for diff in diffs:
+                stays = diff.made_unique and diff not in anew
+                if stays and (found := self._duplicates(diff, [])):
+                    raise _violation(diff, found[0])
+
+        staying = any(diff.made_unique and diff not in anew for diff in diffs)
+        upgraded = [upgraded_type(self._shape(diff), diff) for diff in anew]
+        try:
+            pending = background.stage(pending, upgraded)
+            pending = background.switch(pending, upgraded, write, check=check if staying else None)
+            self._versions.forget()
+            if pending.switched:
+                background.settle(pending)
+        except BaseException:
+            background.release(pending)
+            raise
+        return MigrationResult(list(names), names, pending.commit_id, pending.objects)
 
     def apply_compatible(self, owner_id: str, metadata: dict[str, Any]) -> MigrationResult:
         """Apply the compatible changes that need no object to be read, and leave the others.
@@ -160,16 +295,7 @@ class Migration:
             same = plan == diffs if alone else all(diff in plan for diff in diffs)
             if not same or head not in (None, tx.head()):
                 raise MigrationTokenError("the store changed while the migration was prepared")
-            versions: dict[TypeKey, int] = {}
-            for diff in diffs:
-                schema_json = self._versions.spec(self._shape(diff)).to_json()
-                stored = tx.register_type(
-                    *(diff.kind, diff.name, schema_json),
-                    runtime_id=owner_id,
-                    reason="migration",
-                    fills=diff.fills if self._leaves(diff) else None,
-                )
-                versions[diff.kind, diff.name] = stored.version
+            versions = self._register(tx, owner_id, diffs)
             names = {_label(diff, diffs): versions[diff.kind, diff.name] for diff in diffs}
             commit_id, said = None, metadata | {"migration": names}
             if record is not None:
@@ -177,6 +303,22 @@ class Migration:
             if changes or record is not None:
                 commit_id = tx.write_commit(changes, metadata=said, versions=versions)
         return MigrationResult(list(names), names, commit_id, len(changes))
+
+    def _register(
+        self, tx: Transaction, owner_id: str, diffs: list[TypeDiff]
+    ) -> dict[TypeKey, int]:
+        """Make the classes of these types their current versions."""
+        versions: dict[TypeKey, int] = {}
+        for diff in diffs:
+            schema_json = self._versions.spec(self._shape(diff)).to_json()
+            stored = tx.register_type(
+                *(diff.kind, diff.name, schema_json),
+                runtime_id=owner_id,
+                reason="migration",
+                fills=diff.fills if self._leaves(diff) else None,
+            )
+            versions[diff.kind, diff.name] = stored.version
+        return versions
 
     def _upgraded(self, diff: TypeDiff) -> list[RawChange]:
         """Every current object of a type, brought to the next version."""
@@ -189,8 +331,8 @@ class Migration:
         for key, fields, version in rows:
             if version not in chains:  # older ones were not written anew by compatible changes
                 chains[version] = self._versions.chain(shape, version, diff.from_version + 1)
-            values = upgrade(shape, chains[version], key, decode_fields(fields))
-            changes.append(RawChange(shape.kind, shape.name, key, fields, shape.dump(values)))
+            _, text = upgrade(shape, chains[version], key, decode_fields(fields))
+            changes.append(RawChange(shape.kind, shape.name, key, fields, text))
         return changes
 
     def _duplicates(self, diff: TypeDiff, upgraded: list[RawChange]) -> list[Duplicates]:

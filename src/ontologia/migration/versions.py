@@ -30,6 +30,7 @@ from ontologia.schema.upgraders import (
     find,
     registered,
 )
+from ontologia.store.database import Tx
 from ontologia.store.protocol import StateReader, Store, Transaction
 from ontologia.store.rows import ObjectKey, StoredType, TypeKey
 
@@ -72,6 +73,8 @@ class TypeVersions:
         self._older: dict[TypeKey, _Standing] = {}
         self.fills: Mapping[TypeKey, Mapping[str, str]] = {}
         """What SQL is to put where objects of these types lack a field; see `standing`."""
+        self.settling: frozenset[TypeKey] = frozenset()
+        """Types of which current objects may not be in their places yet, as far as is known."""
         self._behind = False
         self._generation = 0
         self._verified: tuple[int, dict[TypeKey, int]] = (-1, {})
@@ -124,7 +127,10 @@ class TypeVersions:
         )
 
     def chain(self, shape: Shape, from_version: int, to_version: int) -> Upgrader:
-        """All steps between two versions of a type; MissingUpgraderError names those missing."""
+        """All steps between two versions of a type; MissingUpgraderError names those missing.
+
+        The fields that it is given may be changed.
+        """
         known = registered() | self._own
         if any(len(key) == 2 and key[0] == shape.name for key in known):
             self._check_ambiguous(shape.name, shape.kind)
@@ -132,7 +138,7 @@ class TypeVersions:
         for version in steps.fills:
             if steps.has(version + 1):
                 known[shape.kind, shape.name, version] = steps.filling(version, version + 1)
-        return chain_upgraders(known, shape.name, from_version, to_version, shape.kind)
+        return chain_upgraders(known, shape.name, from_version, to_version, shape.kind, keep=False)
 
     def _check_ambiguous(self, name: str, kind: str) -> None:
         """MigrationError if a type of another kind has the name as well."""
@@ -196,6 +202,10 @@ class TypeVersions:
             self._specs[key] = (spec, spec.hash)
         return self._specs[key]
 
+    def hashes(self) -> dict[str, str]:
+        """What stands for the program's schema of each of its types: what its session says of them."""
+        return {f"{each.kind} {each.name}": self._spec(each)[1] for each in self._registry}
+
     def register(self, shapes: Iterable[Shape]) -> None:
         """Write down the types the store has never seen; others are left as they are.
 
@@ -239,7 +249,7 @@ class TypeVersions:
         stored = _registered(tx, shapes)
         diffs = [d for key, each in stored.items() if (d := self._diff(shapes[key], each))]
         if diffs:
-            raise SchemaOutdatedError(diffs)
+            raise self.outdated(diffs, tx.tx)
         versions = {key: each.version for key, each in stored.items()}
         versions |= {
             key: older.version
@@ -253,6 +263,17 @@ class TypeVersions:
         missing = {key: shape for key, shape in shapes.items() if key not in stored}
         registered = self._register_missing(tx, missing) if missing else {}
         return versions | {key: each.version for key, each in registered.items()}
+
+    def outdated(self, diffs: Sequence[TypeDiff], tx: Tx | None = None) -> SchemaOutdatedError:
+        """What to raise for types that differ; it says so if a migration of them is pending."""
+        error = SchemaOutdatedError(diffs)
+        pending = self._store.staging.pending(tx)
+        if pending is not None and any((d.kind, d.name) in pending.keys for d in diffs):
+            error.hint = (
+                f"Wait for it: {pending}. Until it is made, programs with the types as they were go "
+                f"on, and those with the new ones can read what fits."
+            )
+        return error
 
     def _register_missing(
         self, tx: Transaction, shapes: dict[TypeKey, Shape]
@@ -369,20 +390,25 @@ class TypeVersions:
         Asked for when the question looks at `fields`, whose meaning may have changed, or when rows
         had to be adapted before. Reads that fit the class are spared the statement.
         """
-        if fields or self._behind:
+        if fields or self._behind or self.settling:
             generation = self._store.schema_generation()
-            if generation != self._generation:
+            changed = generation != self._generation
+            if changed:
                 self.forget()
                 self._generation = generation
+            if changed or self.settling:
+                self.settling = self._store.staging.settling()
 
     def loader(self, shape: Shape, version: int | None) -> Load | None:
         """How a row of this version becomes fields of the class; None if it already fits.
 
-        MissingUpgraderError or SchemaOutdatedError if it cannot.
+        MissingUpgraderError or SchemaOutdatedError if it cannot. A version that was not met before
+        may be there because of a migration that settles: `settling` says so afterwards.
         """
         number = 1 if version is None else version
         key = (shape.kind, shape.name, number)
         if key not in self._loaders:
+            self.settling = self._store.staging.settling()
             self._loaders[key] = self._make_loader(shape, number)
         return self._loaders[key]
 
@@ -424,7 +450,7 @@ class TypeVersions:
             ) from None
 
         def load(key: ObjectKey, fields: dict[str, Any]) -> dict[str, Any]:
-            return upgrade(shape, chain, key, fields, reading=True)
+            return upgrade(shape, chain, key, fields, reading=True)[0]
 
         return load
 
@@ -502,8 +528,8 @@ def upgrade(
     fields: dict[str, Any],
     *,
     reading: bool = False,
-) -> dict[str, Any]:
-    """A stored object's fields, through its upgraders, validated by the class of today.
+) -> tuple[dict[str, Any], str]:
+    """A stored object's fields, through its upgraders, validated by the class of today; and as text.
 
     UpgraderError if that cannot be; what it says is left behind depends on whether it is for
     `reading`.
@@ -520,10 +546,10 @@ def upgrade(
         raise failed(f"the upgrader gave {upgraded!r}, not a dict")
     try:
         values = shape.revive(key, upgraded)
-        shape.dump(values)
+        text = shape.dump(values)
     except Exception as error:  # whatever an upgrader may put where a value should be
         raise failed(f"the upgrader gave {error}") from error
-    return values
+    return values, text
 
 
 def decode_fields(text: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -52,6 +52,9 @@ class Question(NamedTuple):
     fills: Mapping[tuple[str, str], Mapping[str, str]] = {}
     """What is put where objects lack a field, by kind and name of their type and by the field: a
     JSON object with that field. They were written before it was added."""
+
+    settling: Collection[tuple[str, str]] = frozenset()
+    """Kind and name of types of which current objects may not be in their places yet."""
 
     @property
     def historical(self) -> bool:

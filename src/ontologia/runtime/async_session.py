@@ -30,6 +30,7 @@ from weakref import WeakValueDictionary
 
 from ontologia.engine.coroutines import home
 from ontologia.errors import ConfigTypeError, SessionClosedError, StateConflictError
+from ontologia.migration.background import MigrationProgress
 from ontologia.migration.plan import MigrationPreview, MigrationResult
 from ontologia.query.async_builder import AsyncQueryBuilder
 from ontologia.runtime.commits import WriteRequest, Written, conflict_wait
@@ -63,6 +64,7 @@ from ontologia.schema.event import Event
 from ontologia.schema.registry import shape_of
 from ontologia.schema.relation import Relation
 from ontologia.schema.upgraders import Upgrader, UpgraderKey
+from ontologia.store.staging import PendingMigration
 
 if TYPE_CHECKING:
     from ontologia.config import OntologiaConfig
@@ -679,6 +681,8 @@ class AsyncSession(AsyncUnitOfWork):
         force: bool = False,
         follow: bool = False,
         upgraders: Mapping[UpgraderKey, Upgrader] | None = None,
+        progress: Callable[[MigrationProgress], None] | None = None,
+        rate: float | None = None,
     ) -> MigrationPreview: ...
     @overload
     async def migrate(
@@ -689,6 +693,8 @@ class AsyncSession(AsyncUnitOfWork):
         force: bool = False,
         follow: bool = False,
         upgraders: Mapping[UpgraderKey, Upgrader] | None = None,
+        progress: Callable[[MigrationProgress], None] | None = None,
+        rate: float | None = None,
     ) -> MigrationResult: ...
     async def migrate(
         self,
@@ -698,16 +704,33 @@ class AsyncSession(AsyncUnitOfWork):
         force: bool = False,
         follow: bool = False,
         upgraders: Mapping[UpgraderKey, Upgrader] | None = None,
+        progress: Callable[[MigrationProgress], None] | None = None,
+        rate: float | None = None,
     ) -> MigrationPreview | MigrationResult:
         """Bring the store to the registered classes, or say what that would do.
 
-        See `Session.migrate`. Cancelled, it comes to its end before CancelledError is raised.
+        See `Session.migrate`; `progress` is called in another thread. Cancelled, it comes to its end before CancelledError is raised.
         """
         migrate: Any = self.session.migrate
         done: MigrationPreview | MigrationResult = await self.run_sync(
-            migrate, dry_run=dry_run, token=token, force=force, follow=follow, upgraders=upgraders
+            migrate,
+            dry_run=dry_run,
+            token=token,
+            force=force,
+            follow=follow,
+            upgraders=upgraders,
+            progress=progress,
+            rate=rate,
         )
         return done
+
+    async def pending_migration(self) -> PendingMigration | None:
+        """The migration in the background that is not finished: see `Session.pending_migration`."""
+        return await self._ask(self.session.pending_migration)
+
+    async def abort_migration(self) -> PendingMigration | None:
+        """Take back a migration in the background: see `Session.abort_migration`."""
+        return await self.run_sync(self.session.abort_migration)
 
     # -- the end ------------------------------------------------------------------------------
 

@@ -22,12 +22,12 @@ from ontologia.errors import (
     QueryError,
     QueryTypeError,
     ReadOnlyError,
-    SchemaOutdatedError,
     SessionClosedError,
     shown,
 )
 from ontologia.ids import Ids
 from ontologia.migration.apply import Migration
+from ontologia.migration.background import MigrationProgress
 from ontologia.migration.plan import MigrationResult
 from ontologia.migration.versions import TypeVersions
 from ontologia.query.builder import commit_hint
@@ -41,6 +41,7 @@ from ontologia.schema.upgraders import Upgrader, UpgraderKey
 from ontologia.store.events import checks
 from ontologia.store.events.claims import ALL_TYPES
 from ontologia.store.open import clock_of, open_store
+from ontologia.store.staging import PendingMigration
 from ontologia.store.turn import Turns
 
 if TYPE_CHECKING:
@@ -184,6 +185,8 @@ class Core:
         """Write the row of the session, with what it runs and `more` metadata."""
         running = list(self.running)
         metadata = self.instance | more
+        if hashes := self.versions.hashes():
+            metadata["types"] = hashes
         if running:
             types = {each for consumer in running for each in consumer.types}
             metadata["consumers"] = list(dict.fromkeys(each.name for each in running))
@@ -246,7 +249,7 @@ class Core:
             check_head(expected_head, reader.head())
             outdated = [d for d in self.versions.diffs(reader) if (d.kind, d.name) in queue]
             if outdated:
-                raise SchemaOutdatedError(outdated)
+                raise self.versions.outdated(outdated)
             try:
                 found = self.commits.preview(reader, queue, intents.reads)
             except OntologiaError as error:
@@ -272,6 +275,8 @@ class Core:
         record: dict[str, Any] | None = None,
         *,
         follow: bool = False,
+        progress: Callable[[MigrationProgress], None] | None = None,
+        rate: float | None = None,
     ) -> MigrationResult:
         """Apply the migration; with the `record` of an operator there is a commit in any case."""
         # Two threads of a session are two owners: each must wait for the other's lease.
@@ -283,6 +288,8 @@ class Core:
             follow=follow,
             metadata=self.metadata(),
             record=record,
+            progress=progress,
+            rate=rate,
         )
         self._indexed.clear()
         self._prepare_types()
@@ -290,7 +297,14 @@ class Core:
 
     def migration(self) -> Migration:
         """The migration of the store to the registered classes."""
-        return Migration(self.store, self.registry, self.versions)
+        holder = f"{self.instance.get('hostname')}, process {self.instance.get('pid')}"
+        return Migration(
+            *(self.store, self.registry, self.versions, self.clock, self.config, holder)
+        )
+
+    def abort_migration(self) -> PendingMigration | None:
+        """Take back a migration in the background; what it was, None if there is none."""
+        return self.migration().abort(f"{self.session_id}:{threading.get_ident()}")
 
 
 def commit_number(what: str, value: object, kind: str = "commit numbers") -> int:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ontologia.schema.diff import TypeDiff
     from ontologia.schema.registry import Registry
     from ontologia.store.events.backlog import Fire, Payload
+    from ontologia.store.staging import PendingMigration
 
 SAMPLE = 200
 """Payloads of a type that are read of each state, unless all are to be."""
@@ -255,7 +256,7 @@ def preflight(
             found=layout,
             known=layout,
         ),
-        list(_types(preview, core.registry)),
+        list(_types(preview, core.registry, session.pending_migration())),
         changes.findings,
         list(reading.findings()),
         reading.counts(),
@@ -268,7 +269,9 @@ def preflight(
 # -- types ------------------------------------------------------------------------------------------
 
 
-def _types(preview: MigrationPreview, registry: Registry) -> Iterator[TypeFinding]:
+def _types(
+    preview: MigrationPreview, registry: Registry, pending: PendingMigration | None
+) -> Iterator[TypeFinding]:
     for diff, name in zip(preview.diffs, preview.objects, strict=True):
         missing = preview.missing_upgraders.get(name, [])
         duplicates = [str(each) for each in preview.duplicates.get(name, ())]
@@ -291,6 +294,8 @@ def _types(preview: MigrationPreview, registry: Registry) -> Iterator[TypeFindin
             )
         elif reasons:
             effect = Effect.warns
+        if pending is not None and (diff.kind, diff.name) in pending.keys:
+            what += f"; {pending}"
         yield TypeFinding(
             effect=effect,
             what=what,

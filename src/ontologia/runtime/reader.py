@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
 from ontologia import codec
+from ontologia.errors import OntologiaError
 from ontologia.migration.versions import TypeVersions
 from ontologia.query import evaluate
 from ontologia.query.question import Question, group_name
@@ -23,6 +24,7 @@ from ontologia.schema.shape import Shape
 from ontologia.store.protocol import Store
 from ontologia.store.rows import EndRow, EntityRow, ObjectKey, PathRow, RelationRow, Version
 
+_Rows = TypeVar("_Rows")
 _set_values = object.__setattr__
 _set_origin = SchemaObject._origin.__set__  # type: ignore[attr-defined]  # pyright: ignore
 
@@ -43,16 +45,18 @@ class Reader:
         if self._must_evaluate(question):
             return [item.payload for item in evaluate.answer(question, self._items(question))]
         if question.shape.kind == "entity":
-            return self._entities(
-                question.shape, self._store.query_entities(self._filled(question))
+            return self._settled(
+                question, self._store.query_entities, partial(self._entities, question.shape)
             )
-        return self._relations(question.shape, self._store.query_relations(self._filled(question)))
+        return self._settled(
+            question, self._store.query_relations, partial(self._relations, question.shape)
+        )
 
     def paths(self, question: Question) -> list[Path[Any]]:
         self._register(question)
         if self._must_evaluate(question):
             return [item.payload for item in evaluate.answer(question, self._items(question))]
-        return self._paths(question, self._store.query_paths(self._filled(question)))
+        return self._settled(question, self._store.query_paths, partial(self._paths, question))
 
     def groups(self, question: Question) -> list[dict[str, Any]]:
         self._register(question)
@@ -194,9 +198,34 @@ class Reader:
         return any(s.behind or (s.mixed and question.historical) for s in standings)
 
     def _filled(self, question: Question) -> Question:
-        """The question with what SQL is to put where objects lack a field."""
-        fills = self._versions.fills
-        return question._replace(fills=fills) if fills else question
+        """The question with what SQL is to put where objects lack a field, and where they are."""
+        fills, settling = self._versions.fills, self._versions.settling
+        if not fills and not settling:
+            return question
+        return question._replace(fills=fills, settling=settling)
+
+    def _settled(
+        self,
+        question: Question,
+        ask: Callable[[Question], _Rows],
+        make: Callable[[_Rows], list[Any]],
+    ) -> list[Any]:
+        """The objects of the rows asked for.
+
+        Rows of a version that was not met before may come from a migration that settles, of which
+        the question knew nothing. Then it is asked once more, so that all objects are as before the
+        migration, or all as after it.
+        """
+        known = self._versions.settling
+        try:
+            made = make(ask(self._filled(question)))
+        except OntologiaError:
+            if self._versions.settling == known:
+                raise
+        else:
+            if self._versions.settling == known:
+                return made
+        return make(ask(self._filled(question)))
 
     def _items(self, question: Question) -> list[evaluate.Item]:
         """Everything in the state asked about, upgraded, as documents."""

@@ -26,10 +26,11 @@ from ontologia.errors import (
     ConfigTypeError,
     DefinitionError,
     InvalidValueError,
+    MigrationError,
     QueryError,
-    SchemaOutdatedError,
     shown,
 )
+from ontologia.migration.background import MigrationProgress
 from ontologia.migration.plan import MigrationPreview, MigrationResult
 from ontologia.runtime.commits import WriteRequest
 from ontologia.runtime.core import LARGEST_COMMIT_ID, Core, commit_number
@@ -46,6 +47,7 @@ from ontologia.schema.upgraders import Upgrader, UpgraderKey
 from ontologia.store.events import checks
 from ontologia.store.events.store import EventStore
 from ontologia.store.rows import CommitRow, RawChange
+from ontologia.store.staging import PendingMigration
 from ontologia.store.turn import Turn
 
 if TYPE_CHECKING:
@@ -408,7 +410,7 @@ class Session(UnitOfWork):
         with self._core.store.read() as reader:
             diffs = self._core.versions.diffs(reader)
         if diffs:
-            raise SchemaOutdatedError(diffs)
+            raise self._core.versions.outdated(diffs)
 
     @overload
     def migrate(
@@ -419,6 +421,8 @@ class Session(UnitOfWork):
         force: bool = False,
         follow: bool = False,
         upgraders: Mapping[UpgraderKey, Upgrader] | None = None,
+        progress: Callable[[MigrationProgress], None] | None = None,
+        rate: float | None = None,
     ) -> MigrationPreview: ...
     @overload
     def migrate(
@@ -429,6 +433,8 @@ class Session(UnitOfWork):
         force: bool = False,
         follow: bool = False,
         upgraders: Mapping[UpgraderKey, Upgrader] | None = None,
+        progress: Callable[[MigrationProgress], None] | None = None,
+        rate: float | None = None,
     ) -> MigrationResult: ...
     def migrate(
         self,
@@ -438,6 +444,8 @@ class Session(UnitOfWork):
         force: bool = False,
         follow: bool = False,
         upgraders: Mapping[UpgraderKey, Upgrader] | None = None,
+        progress: Callable[[MigrationProgress], None] | None = None,
+        rate: float | None = None,
     ) -> MigrationPreview | MigrationResult:
         """Bring the store to the registered classes, or say what that would do.
 
@@ -450,13 +458,34 @@ class Session(UnitOfWork):
         field are read with its default. For any other, current objects are written anew in one
         commit; older versions stay as they were written, and pass through the upgraders when they
         are read.
+
+        More than `migration_at_once` objects are upgraded in the background, beside commits of the
+        old version, and the new version becomes current for all of them at one moment. `progress`
+        is told how far that is, and `rate` is the most objects to upgrade in a second. Broken off
+        at any moment, the same call goes on where it stopped; `abort_migration` takes it back.
         """
         self._core.check_open()
         if upgraders:
             self._core.versions.add_upgraders(upgraders)
         if dry_run:
             return self._core.migration().preview()
-        return self._core.migrate(token, force, follow=follow)
+        if rate is not None and not rate > 0:
+            raise MigrationError(f"a rate is more than 0 objects a second, got {rate!r}")
+        return self._core.migrate(token, force, follow=follow, progress=progress, rate=rate)
+
+    def pending_migration(self) -> PendingMigration | None:
+        """The migration in the background that has begun and is not finished, if there is one."""
+        self._core.check_open()
+        return self._core.store.staging.pending()
+
+    def abort_migration(self) -> PendingMigration | None:
+        """Take back a migration in the background; what it was, None if there is none.
+
+        MigrationError if its new versions are current already, LockContentionError while another
+        session goes on with it.
+        """
+        self._core.check_open()
+        return self._core.abort_migration()
 
     # -- the end ----------------------------------------------------------------------------
 

@@ -101,10 +101,13 @@ def chain_upgraders(
     to_version: int,
     kind: str = "entity",
     formerly: Sequence[str] = (),
+    *,
+    keep: bool = True,
 ) -> Upgrader:
     """One function for all steps from one version to another; MissingUpgraderError names the gaps.
 
-    Steps under a name that the type had `formerly` count, too.
+    Steps under a name that the type had `formerly` count, too. The fields that the function is given
+    stay as they are, unless `keep` is false.
     """
     names = (type_name, *formerly)
     steps = [
@@ -116,7 +119,7 @@ def chain_upgraders(
         raise MissingUpgraderError(type_name, missing)
 
     def composed(fields: Fields) -> Fields:
-        result = copy.deepcopy(fields)
+        result = copy.deepcopy(fields) if keep else fields
         for step in steps:
             if step is not None:
                 result = step(result)

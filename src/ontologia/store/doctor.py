@@ -52,6 +52,14 @@ CHECKS = (
         "current objects of an older schema version",
         "Run ontologia migrate with the classes of the program.",
     ),
+    Check(
+        "stalled_migration",
+        Severity.warning,
+        "a migration was broken off, and nobody goes on with it",
+        "Run ontologia migrate --apply with the program that began it, which goes on from there. Before "
+        "its switch, ontologia migrate --abort takes it back.",
+    ),
+    Check("running_migration", Severity.info, "a migration is being made", "Wait for it."),
     Check("expired_locks", Severity.info, "a lock whose time is over", f"The next writer takes it; {REPAIR} drops it."),
     Check(
         "dead_sessions",

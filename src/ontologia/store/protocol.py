@@ -13,7 +13,7 @@ A backend is one object that keeps all of these. The rules hold on each of them:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
@@ -39,6 +39,7 @@ from ontologia.store.rows import (
     StoredType,
     TypeKey,
 )
+from ontologia.store.staging import Staging
 from ontologia.store.writer import Request
 
 if TYPE_CHECKING:
@@ -66,6 +67,11 @@ class Transaction(StateReader, Protocol):
 
     generation: int
     """`schema_generation` as this transaction began."""
+
+    @property
+    def settling(self) -> Collection[TypeKey]:
+        """Types of which current objects may not be in their places yet; see `Staging`."""
+        ...
 
     @property
     def tx(self) -> Tx:
@@ -296,6 +302,11 @@ class Store(Protocol):
     @property
     def inventory(self) -> Inventory:
         """What is in the store: its types, how many objects, and all of them in order."""
+        ...
+
+    @property
+    def staging(self) -> Staging:
+        """What a migration of many objects has staged."""
         ...
 
     @property

@@ -14,8 +14,10 @@ from ontologia.store.protocol import StateReader
 from ontologia.store.provenance import Provenance, commit_of
 from ontologia.store.replies import Replies
 from ontologia.store.rows import TOMBSTONE, CommitRow, RawChange, StoredType
+from ontologia.store.staging import Staging
 
 if TYPE_CHECKING:
+    from ontologia.config import OntologiaConfig
     from ontologia.store.events.store import EventStore
 
 
@@ -23,6 +25,7 @@ class Records:
     """The part of a store that reads its own records; `store.protocol.Store` says what each is."""
 
     clock: Clock
+    config: OntologiaConfig
     events: EventStore
     event_sql: Mapping[str, str]
 
@@ -41,6 +44,10 @@ class Records:
     @property
     def replies(self) -> Replies:
         return Replies(self._records, self.event_sql, self.clock)
+
+    @property
+    def staging(self) -> Staging:
+        return Staging(self._records, self._sql, self.clock, self.config.lock_lease_ms)
 
     def read(self) -> AbstractContextManager[StateReader]:
         """A snapshot."""
@@ -81,8 +88,15 @@ class Records:
         with self._records.read() as tx:
             entities = tx.all(self._sql["entity_changes"], span)
             relations = tx.all(self._sql["relation_changes"], span)
+            settling = [
+                (kind, tx.all(self._sql[f"settling_changes_{plural}"], span))
+                for kind, plural in (("entity", "entities"), ("relation", "relations"))
+            ]
         changes = [_change("entity", row, row[1:2]) for row in entities]
-        return changes + [_change("relation", row, row[1:4]) for row in relations]
+        changes += [_change("relation", row, row[1:4]) for row in relations]
+        if any(rows for _, rows in settling):
+            return _with_settling(changes, settling)
+        return changes
 
     # -- types ------------------------------------------------------------------------------
 
@@ -108,6 +122,21 @@ class Records:
 
     def unversioned_types(self) -> list[tuple[str, str, str]]:
         return [tuple(row) for row in self._records.all(self._sql["unversioned_types"])]
+
+
+def _with_settling(
+    changes: list[RawChange], settling: list[tuple[str, list[Any]]]
+) -> list[RawChange]:
+    """The changes with those of a migration's commit that the history does not have yet."""
+    found = {each[:3]: each for each in changes}
+    for kind, rows in settling:
+        for row in rows:
+            later = _change(kind, row, row[1:-4])
+            known = found.get(later[:3])
+            if known is not None:
+                later = later._replace(before=known.before, before_version=known.before_version)
+            found[later[:3]] = later
+    return sorted(found.values(), key=lambda each: each[:3])
 
 
 def _change(kind: str, row: Any, key: tuple[str, ...]) -> RawChange:

@@ -48,7 +48,7 @@ def _check(tx: Transaction, shape: Shape, name: str, changes: Sequence[RawChange
     path = path_of(shape.expression(name))
     for texts in _chunks(given):
         wanted = In(path, tuple(map(codec.decode_stored, texts)))
-        for key, fields in tx.find(Question(shape, wanted)):
+        for key, fields in tx.find(Question(shape, wanted, settling=tx.settling)):
             held = _value(fields, name)
             if held is not None and given.get(held, key) != key:
                 raise _violation(shape, name, held, given[held], key)

@@ -103,7 +103,7 @@ def test_the_next_page_goes_on(desk, shop):
 
 
 def test_links_keep_the_namespace_and_the_time(desk, shop):
-    text = desk.get("/handlers?namespace=other&as_of=0").text
+    text = desk.get("/sessions?namespace=other&as_of=0").text
     links = [unescape(each) for each in re.findall(r'<li><a href="([^"]*)"', text)]
     assert links
     assert all("namespace=other" in each and "as_of=0" in each for each in links)

@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from html import unescape
 from typing import Any
 
 import httpx
@@ -82,3 +83,22 @@ def opened(session: Any, **options: Any) -> Console:
     from ontologia.web import console
 
     return console(session, **({"identify": ada} | options))
+
+
+def table(page: httpx.Response, caption: str) -> list[dict[str, str]]:
+    """The rows of a table of a page: what a reader sees, by the names of the columns."""
+    found = re.search(rf"<caption[^>]*>{caption}</caption>(.*?)</table>", page.text, re.DOTALL)
+    assert found is not None, f"there is no table {caption}"
+    head, _, body = found[1].partition("</thead>")
+    names = [_read(cell) for cell in re.findall(_CELL, head, re.DOTALL)]
+    return [
+        dict(zip(names, map(_read, re.findall(_CELL, row, re.DOTALL)), strict=True))
+        for row in re.findall(r"<tr.*?</tr>", body, re.DOTALL)
+    ]
+
+
+_CELL = r"<t[hd](?: [^>]*)?>(.*?)</t[hd]>"
+
+
+def _read(cell: str) -> str:
+    return " ".join(unescape(re.sub(r"<[^>]+>", " ", cell)).split())

@@ -21,6 +21,7 @@ from ontologia.store.questions.rows import (
 )
 from ontologia.store.questions.statement import single_key
 from ontologia.store.rows import TOMBSTONE, EntityRow, ObjectKey, PathRow, RelationRow
+from ontologia.store.staging import with_settling
 
 
 def entities(database: Database, question: Question) -> list[EntityRow]:
@@ -35,7 +36,9 @@ def _point(database: Database, question: Question, key: str) -> list[EntityRow]:
     """Read by key with a statement that needs no making."""
     name, sql = question.shape.name, _state(database.schema)
     if question.as_of is None:
-        rows = database.all(sql["get_entity"], (name, key))
+        settling = ("entity", name) in question.settling
+        get = "settling_get_entity" if settling else "get_entity"
+        rows = database.all(sql[get], (name, key))
     else:
         rows = database.all(sql["get_entity_at"], (name, key, question.as_of))
     return [row for row in rows if row[1] != TOMBSTONE]
@@ -68,4 +71,4 @@ def _all(database: Database | Tx, sql: str, made: Select) -> list[Any]:
 
 @functools.cache
 def _state(schema: str) -> dict[str, Statement]:
-    return prepared(qualified(statements("state.sql"), schema))
+    return prepared(qualified(with_settling(statements("state.sql")), schema))

@@ -19,10 +19,10 @@ from ontologia.store.postgres.notation import statements
 from ontologia.store.postgres.place import qualified
 from ontologia.store.unfinished import unfinished
 
-LAYOUT = 6
+LAYOUT = 7
 """1 had events alone, 2 no indexes for `why` and `trace`, 3 no replies and no
 journal, 4 no conflicts, tracebacks and id of the store, 5 no intakes,
-archives and fills of new fields. Every step can run again without harm, so one list is all upgrades."""
+archives and fills of new fields, 6 no migrations in the background. Every step can run again without harm, so one list is all upgrades."""
 PARTS = (
     "schema",
     "commits",
@@ -30,6 +30,7 @@ PARTS = (
     "relation_history",
     "history_indexes",
     "latest",
+    "staging",
     "types",
     "locks",
     "sessions",

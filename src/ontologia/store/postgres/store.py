@@ -26,13 +26,14 @@ from ontologia.store.postgres.watch import Watch, channel_of
 from ontologia.store.postgres.wire import prepared
 from ontologia.store.records import Records
 from ontologia.store.rows import EntityRow, PathRow, RelationRow
+from ontologia.store.staging import with_settling
 from ontologia.store.turn import Turn
 from ontologia.store.writer import Posted, Request, Writer
 
 if TYPE_CHECKING:
     from ontologia.config import OntologiaConfig
 
-_STATE = statements("state.sql", "types.sql", "locks.sql")
+_STATE = with_settling(statements("state.sql", "types.sql", "locks.sql", "staging.sql"))
 _EVENTS = statements("events.sql", "claims.sql", "sessions.sql", "replies.sql", "intakes.sql")
 # Asked now and then, of all there is: these are planned anew each time.
 _OPERATION = statements(
@@ -63,6 +64,8 @@ class PostgresStore(Records):
         state = prepared(qualified(_STATE, place.schema))
         for name in ("commit_entity", "commit_relation", "insert_commit"):
             state[name].proof = state["has_commit"]
+        for one, many in (("entity", "entities"), ("relation", "relations"), ("value", "values")):
+            state[f"stage_{one}"].bulk = state[f"stage_{many}"]
         super().__init__(self.database, state)
         self._gate = state["gate"]
         # The lease begins under the lock of commits, so that no commit is in the middle then.
@@ -159,7 +162,8 @@ class PostgresStore(Records):
 
     def _transaction(self, tx: Tx) -> PostgresTransaction:
         return PostgresTransaction(
-            tx, self._sql, self.clock, self.events, self.replies, self.database.schema
+            *(tx, self._sql, self.clock, self.events, self.replies, self.staging),
+            self.database.schema,
         )
 
     def _begin_state(self, durable: bool, timeout_ms: float) -> AbstractContextManager[Tx]:

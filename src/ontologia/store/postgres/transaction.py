@@ -8,6 +8,7 @@ what it compares itself with, however many objects it is, and once with all that
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, TypeVar
 
 from ontologia import codec
@@ -35,6 +36,7 @@ from ontologia.store.rows import (
     StoredType,
     TypeKey,
 )
+from ontologia.store.staging import Staging, settling_types
 from ontologia.store.writer import HeldUp
 
 _T = TypeVar("_T")
@@ -50,6 +52,12 @@ class PostgresReader:
     def __init__(self, tx: Tx, sql: Mapping[str, str]) -> None:
         self._tx = tx
         self._sql = sql
+
+    @cached_property
+    def settling(self) -> frozenset[TypeKey]:
+        """Types of which current objects may not be in their places yet."""
+        row = self._tx.one(self._sql["settling"])
+        return settling_types(row and row[0])
 
     def head(self) -> int:
         return self._tx.one(self._sql["head"])[0] or 0
@@ -73,10 +81,11 @@ class PostgresReader:
         return [self._ask_current(kind, type_name, chunk) for chunk in _chunks(sorted(keys))]
 
     def _ask_current(self, kind: str, type_name: str, keys: Sequence[ObjectKey]) -> Sequence[Any]:
+        which = "settling_current" if (kind, type_name) in self.settling else "current"
         if len(keys) == 1:
-            return self._tx.ask(self._sql[f"current_{kind}"], (type_name, *keys[0]))
+            return self._tx.ask(self._sql[f"{which}_{kind}"], (type_name, *keys[0]))
         asked = {"type": type_name} | _columns(kind, keys)
-        return self._tx.ask(self._sql[f"current_{_PLURAL[kind]}"], asked)
+        return self._tx.ask(self._sql[f"{which}_{_PLURAL[kind]}"], asked)
 
     def current_types(self, keys: Iterable[TypeKey]) -> dict[TypeKey, StoredType]:
         listed = codec.encode_checked([list(key) for key in keys])
@@ -94,9 +103,12 @@ class PostgresTransaction(PostgresReader, LockStatements):
         clock: Clock,
         events: EventStore,
         replies: Replies,
+        staging: Staging,
         schema: str,
     ) -> None:
         self._schema = schema
+        self._staging = staging
+        self.settling = frozenset()  # the gate says
         PostgresReader.__init__(self, tx, sql)
         LockStatements.__init__(self, tx, sql, clock)
         self._events = events
@@ -150,10 +162,12 @@ class PostgresTransaction(PostgresReader, LockStatements):
         if sum(map(len, ahead.values())) > _CHUNK:  # its delta may take seconds
             self._tx.later(LONG_COMMIT)
         asked = [(key, wanted, self._asking(*key, wanted)) for key, wanted in ahead.items()]
-        [(head, generation, holder, expires_at)] = self._tx.gate
+        [(head, generation, holder, expires_at, settling)] = self._tx.gate
         self.now = to_text(self._clock.now())  # it may have waited for the lock
+        self.settling = settling_types(settling)
         for type_key, wanted, found in asked:
-            self._learn(type_key, wanted, found)
+            moved = self._asking(*type_key, wanted) if type_key in self.settling else found
+            self._learn(type_key, wanted, moved)
         if not self._entered:
             self._head: int = head or 0
             self._entered = True
@@ -216,6 +230,8 @@ class PostgresTransaction(PostgresReader, LockStatements):
         versions: dict[TypeKey, int],
     ) -> int:
         check_keys(changes)
+        if self.settling:
+            self._staging.settle_changed(self._tx, changes)
         commit = {
             "commit_id": self._head + 1,
             "created_at": self.now,
@@ -258,6 +274,8 @@ class PostgresTransaction(PostgresReader, LockStatements):
                 self._tx.later(self._sql[f"delete_latest_{plural}"], number)
 
     def find(self, question: Question) -> list[tuple[ObjectKey, str]]:
+        if (question.shape.kind, question.shape.name) in question.settling:
+            return self._staging.find(self, question)
         return answers.found(self._tx, self._schema, question)
 
     # -- events -----------------------------------------------------------------------------

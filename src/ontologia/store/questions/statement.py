@@ -137,7 +137,7 @@ class Statement(ABC, Generic[C]):
         columns = {name: f"{alias}.{name}" for name in KEYS[kind]}
         columns["key"] = columns.get("entity_key", "")
         if not question.historical:
-            self.tables.append(f"{self._table(f'{kind}_latest')} AS {alias}")
+            self.tables.append(f"{self._current(shape)} AS {alias}")
             self.where.append(f"{alias}.{kind}_type = {self._type(shape)}")
             return self._found(shape, alias, columns, None, past=False)
         if question.history:
@@ -148,6 +148,14 @@ class Statement(ABC, Generic[C]):
             self.tables.append(f"({self._state_at(shape)}) AS {alias}")
         self.where.append(f"{alias}.fields_json <> 'null'")
         return self._found(shape, alias, columns, None, past=True)
+
+    def _current(self, shape: Shape) -> str:
+        """Where current objects of this type are.
+
+        The view has them also while a migration moves them to their places, and no index of a field.
+        """
+        settling = (shape.kind, shape.name) in self.question.settling
+        return self._table(f"{shape.kind}_current" if settling else f"{shape.kind}_latest")
 
     def _versions(self, shape: Shape) -> str:
         """Every version; one that says "deleted" with the fields it had before."""
@@ -189,7 +197,7 @@ class Statement(ABC, Generic[C]):
             self.tables.append(self._past_end(shape, alias, key))
         else:
             self.tables.append(
-                f"LEFT JOIN {self._table('entity_latest')} AS {alias} "
+                f"LEFT JOIN {self._current(shape)} AS {alias} "
                 f"ON {alias}.entity_type = {self.literal(shape.name)} "
                 f"AND {alias}.entity_key = {key}"
             )

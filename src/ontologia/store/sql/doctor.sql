@@ -67,6 +67,17 @@ SELECT r.type_kind || ' ' || r.type_name, 1 FROM schema_registry r
          WHERE v.type_kind = r.type_kind AND v.type_name = r.type_name
          ORDER BY v.schema_version_id DESC LIMIT 1);
 
+-- name: stalled_migration
+-- How many objects are left to it.
+SELECT 'begun at ' || started_at || ' by ' || holder,
+       CASE WHEN commit_id IS NULL THEN objects - staged ELSE staged END
+  FROM pending_migration WHERE expires_at <= :now;
+
+-- name: running_migration
+SELECT 'begun at ' || started_at || ' by ' || holder,
+       CASE WHEN commit_id IS NULL THEN objects - staged ELSE staged END
+  FROM pending_migration WHERE expires_at > :now;
+
 -- name: old_versions
 -- Current objects of an older version than the current one of their type. Those of before
 -- compatible changes alone are as they should be; so are those of before the type was opened by a
@@ -74,10 +85,10 @@ SELECT r.type_kind || ' ' || r.type_name, 1 FROM schema_registry r
 SELECT l.kind || ' ' || l.name, CAST(SUM(l.n) AS BIGINT)
   FROM (SELECT kind, name, version, COUNT(*) AS n FROM (
             SELECT 'entity' AS kind, entity_type AS name,
-                   COALESCE(schema_version_id, 1) AS version FROM entity_latest
+                   COALESCE(schema_version_id, 1) AS version FROM entity_current
             UNION ALL
             SELECT 'relation', relation_type,
-                   COALESCE(schema_version_id, 1) FROM relation_latest) o
+                   COALESCE(schema_version_id, 1) FROM relation_current) o
          GROUP BY kind, name, version) l
   JOIN (SELECT type_kind, type_name, MAX(schema_version_id) AS newest
           FROM schema_versions GROUP BY type_kind, type_name) v

@@ -18,8 +18,9 @@ from ontologia.store.rows import TOMBSTONE, EntityRow, ObjectKey, PathRow, Relat
 from ontologia.store.sqlite.database import Database, Tx
 from ontologia.store.sqlite.notation import statements
 from ontologia.store.sqlite.select import Select
+from ontologia.store.staging import with_settling
 
-_STATE = statements("state.sql")
+_STATE = with_settling(statements("state.sql"))
 
 
 def entities(database: Database, question: Question) -> list[EntityRow]:
@@ -34,7 +35,9 @@ def _point(database: Database, question: Question, key: str) -> list[EntityRow]:
     """Read by key with a statement that needs no making: half the time is spent there otherwise."""
     name = question.shape.name
     if question.as_of is None:
-        rows = database.all(_STATE["get_entity"], (name, key))
+        settling = ("entity", name) in question.settling
+        get = "settling_get_entity" if settling else "get_entity"
+        rows = database.all(_STATE[get], (name, key))
     else:
         rows = database.all(_STATE["get_entity_at"], (name, key, question.as_of))
     return [row for row in rows if row[1] != TOMBSTONE]

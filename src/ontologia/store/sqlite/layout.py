@@ -14,7 +14,7 @@ from ontologia.store.sqlite.database import Database, Tx
 from ontologia.store.sqlite.notation import statements
 from ontologia.store.unfinished import MARK, unfinished
 
-LAYOUT = 6
+LAYOUT = 7
 SQL = statements("layout.sql")
 PARTS = (
     "commits",
@@ -22,6 +22,7 @@ PARTS = (
     "relation_history",
     "history_indexes",
     "latest",
+    "staging",
     "types",
     "locks",
     "sessions",

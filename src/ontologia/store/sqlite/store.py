@@ -29,7 +29,7 @@ from ontologia.store.writer import Request, Writer
 if TYPE_CHECKING:
     from ontologia.config import OntologiaConfig
 
-_STATE = statements("state.sql", "types.sql", "locks.sql")
+_STATE = statements("state.sql", "types.sql", "locks.sql", "staging.sql")
 _EVENTS = statements(
     "events.sql",
     "claims.sql",
@@ -126,7 +126,7 @@ class SQLiteStore(Records):
             self.clock.sleep(STEP)
 
     def _transaction(self, tx: Tx) -> SQLiteTransaction:
-        return SQLiteTransaction(tx, self.clock, self.events, self.replies)
+        return SQLiteTransaction(tx, self.clock, self.events, self.replies, self.staging)
 
     def submit(self, request: Request) -> None:
         self._writer.submit(request, self.config.lock_timeout_ms)

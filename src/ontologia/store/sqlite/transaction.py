@@ -6,6 +6,7 @@ The PostgreSQL twin has the same statements under the same names.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -34,9 +35,10 @@ from ontologia.store.rows import (
 from ontologia.store.sqlite import answers
 from ontologia.store.sqlite.database import Tx
 from ontologia.store.sqlite.notation import statements
+from ontologia.store.staging import Staging, settling_types, with_settling
 from ontologia.store.writer import HeldUp
 
-_STATE = statements("state.sql", "types.sql", "locks.sql")
+_STATE = with_settling(statements("state.sql", "types.sql", "locks.sql", "staging.sql"))
 _PLURAL = {"entity": "entities", "relation": "relations"}
 _CHUNK = 10_000
 _FEW = 4
@@ -48,6 +50,12 @@ class SQLiteReader:
 
     def __init__(self, tx: Tx) -> None:
         self._tx = tx
+
+    @cached_property
+    def settling(self) -> frozenset[TypeKey]:
+        """Types of which current objects may not be in their places yet."""
+        row = self._tx.one(_STATE["settling"])
+        return settling_types(row and row[0])
 
     def head(self) -> int:
         return self._tx.one(_STATE["head"])[0] or 0
@@ -62,13 +70,14 @@ class SQLiteReader:
         self, kind: str, type_name: str, keys: Collection[ObjectKey]
     ) -> dict[ObjectKey, Current]:
         found: dict[ObjectKey, Current] = {}
+        which = "settling_current" if (kind, type_name) in self.settling else "current"
         if len(keys) <= _FEW:
             for key in keys:
-                row = self._tx.one(_STATE[f"current_{kind}"], (type_name, *key))
+                row = self._tx.one(_STATE[f"{which}_{kind}"], (type_name, *key))
                 if row is not None:
                     found[key] = row
             return found
-        statement = _STATE[f"current_{_PLURAL[kind]}"]
+        statement = _STATE[f"{which}_{_PLURAL[kind]}"]
         for chunk in _chunks(sorted(keys)):  # neighbours are read together
             parts = [key for (key,) in chunk] if kind == "entity" else [list(key) for key in chunk]
             listed = codec.encode_checked(parts)
@@ -85,11 +94,14 @@ class SQLiteReader:
 class SQLiteTransaction(SQLiteReader, LockStatements):
     """One write transaction."""
 
-    def __init__(self, tx: Tx, clock: Clock, events: EventStore, replies: Replies) -> None:
+    def __init__(
+        self, tx: Tx, clock: Clock, events: EventStore, replies: Replies, staging: Staging
+    ) -> None:
         SQLiteReader.__init__(self, tx)
         LockStatements.__init__(self, tx, _STATE, clock)
         self._events = events
         self._replies = replies
+        self._staging = staging
         self.generation = 0
         self._admitted = False
         self.has_registered = False
@@ -101,8 +113,9 @@ class SQLiteTransaction(SQLiteReader, LockStatements):
         """The other owner who holds the lease on long writes."""
         holder: str | None
         self.now = to_text(self._clock.now())
-        holder, generation = self._tx.one(_STATE["gate"], (self.now, owner_id))
+        holder, generation, settling = self._tx.one(_STATE["gate"], (self.now, owner_id))
         self.generation = generation or 0
+        self.settling = settling_types(settling)
         return holder
 
     def admit(self) -> None:
@@ -170,6 +183,8 @@ class SQLiteTransaction(SQLiteReader, LockStatements):
     ) -> int:
         check_keys(changes)
         tx = self._tx
+        if self.settling:
+            self._staging.settle_changed(tx, changes)
         encoded = codec.encode_checked(metadata, where="commit metadata")
         tx.later(_STATE["insert_commit"], (self.now, encoded))
         commit_id = tx.last_id()
@@ -195,6 +210,8 @@ class SQLiteTransaction(SQLiteReader, LockStatements):
         return commit_id
 
     def find(self, question: Question) -> list[tuple[ObjectKey, str]]:
+        if (question.shape.kind, question.shape.name) in question.settling:
+            return self._staging.find(self, question)
         return answers.found(self._tx, question)
 
     # -- events -----------------------------------------------------------------------------

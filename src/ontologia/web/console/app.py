@@ -61,6 +61,7 @@ from ontologia.store.database import reading_within
 from ontologia.web.bodies import Bodies
 from ontologia.web.console import actions, live, login
 from ontologia.web.console.access import Access, Identify, Login, RefusedError
+from ontologia.web.console.figures import Samplers
 from ontologia.web.console.jobs import Jobs
 from ontologia.web.console.pages import (
     attempts,
@@ -158,6 +159,7 @@ class Console:
         self.rendering = Rendering(redact)
         self.live = live.Streams(self)
         self.jobs = Jobs(self)
+        self.samplers = Samplers()
         self._bodies = Bodies(_MOST_BODY, _BODY_SECONDS, _MOST_BODIES)
         self._threads = anyio.CapacityLimiter(_THREADS)
         self._namespaces: tuple[float, list[str]] = (float("-inf"), [])
@@ -190,11 +192,12 @@ class Console:
         return ReadingSession(session_or_uri, config=config)
 
     def close(self) -> None:
-        """End jobs and streams, and the session if the console opened it. Idempotent."""
+        """End jobs, streams and samplers, and the session if the console opened it. Idempotent."""
         if hasattr(self, "jobs"):
             self.jobs.close()
         if hasattr(self, "live"):
             self.live.close()
+            self.samplers.close()
         if self._opened:
             self.session.close()
 

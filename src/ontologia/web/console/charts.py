@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias
 import jinja2
 from markupsafe import Markup
 
+from ontologia.web.console.rendering import visible
 from ontologia.web.console.sampler import Figures, Series
 
 Values: TypeAlias = Sequence[float | None]
@@ -28,6 +29,7 @@ _LABEL = 13  # units between two labels
 _WIDEST_BAR = 12
 _STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720)  # minutes between two times of the axis
 _TIMES = 4
+_LONGEST_NAME = 60  # characters of a handler's
 _SPARK_WIDTH, _SPARK_HEIGHT = 96, 20
 _FIGURE = jinja2.Environment(
     autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
@@ -78,7 +80,7 @@ def charts_of(series: Series) -> tuple[Chart, Chart, Chart]:
     times = [each.at for each in minutes]
     whole, whole_sizes = _grouped(series.minutes[:-1] or series.minutes)
     note = f"since {series.began:%H:%M} UTC"
-    whose = "" if series.handler is None else f" of {series.handler}"
+    whose = "" if series.handler is None else f" of {visible(series.handler[:_LONGEST_NAME])}"
 
     def rate(name: Literal["came", "done", "failed"]) -> list[float]:
         return [getattr(each, name) / size for each, size in zip(whole, whole_sizes, strict=True)]
@@ -310,7 +312,7 @@ def _whole(at: datetime, step: int) -> int:
 
 def _ticks(most: float, *, in_time: bool) -> list[float]:
     """Nothing, half and the top: round numbers, that hold the greatest value."""
-    if most <= 0:
+    if most < 1e-9:
         return [0, 1]
     unit = 1.0
     if in_time:

@@ -118,6 +118,19 @@ class PageRequest:
         return None if commit is None else commit["created_at"]
 
     @cached_property
+    def moment(self) -> int | datetime | None:
+        """What views of the queue are asked for: that commit, or that time; None is now."""
+        if self.as_of is None or isinstance(commit_or_time(self.query("as_of") or "").named, int):
+            return self.as_of or self._before_all
+        return self.as_of_time
+
+    @property
+    def _before_all(self) -> datetime | None:
+        """Just before the first commit, if commit 0 was asked for."""
+        first = self.session.get_commit(1) if self.as_of == 0 else None
+        return None if first is None else first["created_at"] - timedelta(microseconds=1)
+
+    @cached_property
     def now(self) -> datetime:
         """The time by the session's clock."""
         return core_of(self.session).clock.now()
@@ -282,7 +295,7 @@ def page(
         past=past,
         live=live and request.as_of is None,
         read_only=console.read_only,
-        may_change=request.may_change,
+        may_change=request.may_change and request.as_of is None,
         theme=theme_of(request.request),
         **context,
     )

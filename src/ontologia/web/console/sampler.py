@@ -165,6 +165,11 @@ class Sampler:
         with self._lock:
             return sorted(name for name in self._rings if name is not None)
 
+    def counts(self, handler: str | None) -> bool:
+        """Whether a handler has figures of its own; of more than 100, some have none."""
+        with self._lock:
+            return handler in self._rings or len(self._rings) <= _HANDLERS
+
     def series(self, handler: str | None = None, *, minutes: int = 60) -> Series:
         """The last minutes of a handler, or of all; those since it began."""
         last = _minute(self._clock.now())

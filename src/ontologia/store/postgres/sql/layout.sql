@@ -104,6 +104,81 @@ CREATE TABLE IF NOT EXISTS ontologia.relation_latest (
 CREATE INDEX IF NOT EXISTS idx_relation_latest_right
     ON ontologia.relation_latest(relation_type, right_key);
 
+-- name: staging
+-- A migration of many objects: each is upgraded beside the current one, and staged with the commit
+-- that the current one is of (`source_commit`). Until the migration has a `commit_id`, nobody sees
+-- it. From then on what is staged of that commit is current, and is moved to its place; the views
+-- have what is current also meanwhile. At most one row: there is one migration at a time.
+CREATE TABLE IF NOT EXISTS ontologia.pending_migration (
+    plan_hash text COLLATE "C" PRIMARY KEY,
+    types_json text COLLATE "C" NOT NULL,
+    owner_id text COLLATE "C" NOT NULL,
+    holder text COLLATE "C" NOT NULL,
+    expires_at text COLLATE "C" NOT NULL,
+    started_at text COLLATE "C" NOT NULL,
+    updated_at text COLLATE "C" NOT NULL,
+    objects bigint NOT NULL,
+    staged bigint NOT NULL,
+    since_commit bigint NOT NULL,
+    commit_id bigint
+);
+CREATE TABLE IF NOT EXISTS ontologia.staged_entities (
+    entity_type text COLLATE "C" NOT NULL,
+    entity_key text COLLATE "C" NOT NULL,
+    source_commit bigint NOT NULL,
+    schema_version_id bigint NOT NULL,
+    fields_json text COLLATE "C" NOT NULL,
+    PRIMARY KEY (entity_type, entity_key)
+);
+CREATE TABLE IF NOT EXISTS ontologia.staged_relations (
+    relation_type text COLLATE "C" NOT NULL,
+    left_key text COLLATE "C" NOT NULL,
+    right_key text COLLATE "C" NOT NULL,
+    instance_key text COLLATE "C" NOT NULL,
+    source_commit bigint NOT NULL,
+    schema_version_id bigint NOT NULL,
+    fields_json text COLLATE "C" NOT NULL,
+    PRIMARY KEY (relation_type, left_key, right_key, instance_key)
+);
+-- The values of unique fields in what is staged, as hashes.
+CREATE TABLE IF NOT EXISTS ontologia.staged_values (
+    type_kind text COLLATE "C" NOT NULL,
+    type_name text COLLATE "C" NOT NULL,
+    field text COLLATE "C" NOT NULL,
+    value_hash text COLLATE "C" NOT NULL,
+    object_key text COLLATE "C" NOT NULL,
+    PRIMARY KEY (type_kind, type_name, field, value_hash, object_key)
+);
+CREATE OR REPLACE VIEW ontologia.entity_current AS
+SELECT l.entity_type, l.entity_key,
+       COALESCE(m.commit_id, l.commit_id) AS commit_id,
+       CASE WHEN m.commit_id IS NULL THEN l.schema_version_id ELSE st.schema_version_id END
+           AS schema_version_id,
+       CASE WHEN m.commit_id IS NULL THEN l.fields_json ELSE st.fields_json END AS fields_json,
+       CASE WHEN m.commit_id IS NULL THEN l.fields ELSE st.fields_json::jsonb END AS fields
+  FROM ontologia.entity_latest l
+  LEFT JOIN LATERAL (
+       SELECT s.source_commit, s.schema_version_id, s.fields_json FROM ontologia.staged_entities s
+        WHERE s.entity_type = l.entity_type AND s.entity_key = l.entity_key
+          AND s.source_commit = l.commit_id OFFSET 0) st ON true
+  LEFT JOIN ontologia.pending_migration m
+    ON m.commit_id IS NOT NULL AND st.source_commit IS NOT NULL;
+CREATE OR REPLACE VIEW ontologia.relation_current AS
+SELECT l.relation_type, l.left_key, l.right_key, l.instance_key,
+       COALESCE(m.commit_id, l.commit_id) AS commit_id,
+       CASE WHEN m.commit_id IS NULL THEN l.schema_version_id ELSE st.schema_version_id END
+           AS schema_version_id,
+       CASE WHEN m.commit_id IS NULL THEN l.fields_json ELSE st.fields_json END AS fields_json,
+       CASE WHEN m.commit_id IS NULL THEN l.fields ELSE st.fields_json::jsonb END AS fields
+  FROM ontologia.relation_latest l
+  LEFT JOIN LATERAL (
+       SELECT s.source_commit, s.schema_version_id, s.fields_json FROM ontologia.staged_relations s
+        WHERE s.relation_type = l.relation_type AND s.left_key = l.left_key
+          AND s.right_key = l.right_key AND s.instance_key = l.instance_key
+          AND s.source_commit = l.commit_id OFFSET 0) st ON true
+  LEFT JOIN ontologia.pending_migration m
+    ON m.commit_id IS NOT NULL AND st.source_commit IS NOT NULL;
+
 -- name: types
 CREATE TABLE IF NOT EXISTS ontologia.schema_registry (
     type_kind text COLLATE "C" NOT NULL,

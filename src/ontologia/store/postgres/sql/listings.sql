@@ -36,11 +36,11 @@ SELECT 'PostgreSQL ' || current_setting('server_version'),
        || current_setting('synchronous_commit');
 
 -- name: entity_page
-SELECT entity_key, fields_json, schema_version_id FROM entity_latest
+SELECT entity_key, fields_json, schema_version_id FROM entity_current
  WHERE entity_type = :type AND entity_key > :key ORDER BY entity_key LIMIT :most;
 
 -- name: relation_page
-SELECT left_key, right_key, instance_key, fields_json, schema_version_id FROM relation_latest
+SELECT left_key, right_key, instance_key, fields_json, schema_version_id FROM relation_current
  WHERE relation_type = :type AND (left_key, right_key, instance_key) > (:left, :right, :instance)
  ORDER BY left_key, right_key, instance_key LIMIT :most;
 

@@ -71,6 +71,91 @@ CREATE TABLE IF NOT EXISTS relation_latest (
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS idx_relation_latest_right ON relation_latest(relation_type, right_key);
 
+-- name: staging
+-- A migration of many objects: each is upgraded beside the current one, and staged with the commit
+-- that the current one is of (`source_commit`). Until the migration has a `commit_id`, nobody sees
+-- it. From then on what is staged of that commit is current, and is moved to its place; the views
+-- have what is current also meanwhile. At most one row: there is one migration at a time.
+CREATE TABLE IF NOT EXISTS pending_migration (
+    plan_hash TEXT PRIMARY KEY,
+    types_json TEXT NOT NULL,
+    owner_id TEXT NOT NULL,
+    holder TEXT NOT NULL,
+    expires_at TEXT NOT NULL,
+    started_at TEXT NOT NULL,
+    updated_at TEXT NOT NULL,
+    objects INTEGER NOT NULL,
+    staged INTEGER NOT NULL,
+    since_commit INTEGER NOT NULL,
+    commit_id INTEGER
+);
+CREATE TABLE IF NOT EXISTS staged_entities (
+    entity_type TEXT NOT NULL,
+    entity_key TEXT NOT NULL,
+    source_commit INTEGER NOT NULL,
+    schema_version_id INTEGER NOT NULL,
+    fields_json TEXT NOT NULL,
+    PRIMARY KEY (entity_type, entity_key)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS staged_relations (
+    relation_type TEXT NOT NULL,
+    left_key TEXT NOT NULL,
+    right_key TEXT NOT NULL,
+    instance_key TEXT NOT NULL,
+    source_commit INTEGER NOT NULL,
+    schema_version_id INTEGER NOT NULL,
+    fields_json TEXT NOT NULL,
+    PRIMARY KEY (relation_type, left_key, right_key, instance_key)
+) WITHOUT ROWID;
+-- The values of unique fields in what is staged, as hashes.
+CREATE TABLE IF NOT EXISTS staged_values (
+    type_kind TEXT NOT NULL,
+    type_name TEXT NOT NULL,
+    field TEXT NOT NULL,
+    value_hash TEXT NOT NULL,
+    object_key TEXT NOT NULL,
+    PRIMARY KEY (type_kind, type_name, field, value_hash, object_key)
+) WITHOUT ROWID;
+CREATE VIEW IF NOT EXISTS entity_current AS
+SELECT l.entity_type, l.entity_key,
+       COALESCE((SELECT m.commit_id FROM pending_migration m
+                 CROSS JOIN staged_entities st
+                 WHERE m.commit_id IS NOT NULL AND st.entity_type = l.entity_type
+                   AND st.entity_key = l.entity_key
+                   AND st.source_commit = l.commit_id), l.commit_id) AS commit_id,
+       COALESCE((SELECT st.schema_version_id FROM pending_migration m
+                 CROSS JOIN staged_entities st
+                 WHERE m.commit_id IS NOT NULL AND st.entity_type = l.entity_type
+                   AND st.entity_key = l.entity_key
+                   AND st.source_commit = l.commit_id), l.schema_version_id) AS schema_version_id,
+       COALESCE((SELECT jsonb(st.fields_json) FROM pending_migration m
+                 CROSS JOIN staged_entities st
+                 WHERE m.commit_id IS NOT NULL AND st.entity_type = l.entity_type
+                   AND st.entity_key = l.entity_key
+                   AND st.source_commit = l.commit_id), l.fields) AS fields
+  FROM entity_latest l;
+CREATE VIEW IF NOT EXISTS relation_current AS
+SELECT l.relation_type, l.left_key, l.right_key, l.instance_key,
+       COALESCE((SELECT m.commit_id FROM pending_migration m
+                 CROSS JOIN staged_relations st
+                 WHERE m.commit_id IS NOT NULL AND st.relation_type = l.relation_type
+                   AND st.left_key = l.left_key AND st.right_key = l.right_key
+                   AND st.instance_key = l.instance_key
+                   AND st.source_commit = l.commit_id), l.commit_id) AS commit_id,
+       COALESCE((SELECT st.schema_version_id FROM pending_migration m
+                 CROSS JOIN staged_relations st
+                 WHERE m.commit_id IS NOT NULL AND st.relation_type = l.relation_type
+                   AND st.left_key = l.left_key AND st.right_key = l.right_key
+                   AND st.instance_key = l.instance_key
+                   AND st.source_commit = l.commit_id), l.schema_version_id) AS schema_version_id,
+       COALESCE((SELECT jsonb(st.fields_json) FROM pending_migration m
+                 CROSS JOIN staged_relations st
+                 WHERE m.commit_id IS NOT NULL AND st.relation_type = l.relation_type
+                   AND st.left_key = l.left_key AND st.right_key = l.right_key
+                   AND st.instance_key = l.instance_key
+                   AND st.source_commit = l.commit_id), l.fields) AS fields
+  FROM relation_latest l;
+
 -- name: types
 CREATE TABLE IF NOT EXISTS schema_registry (
     type_kind TEXT NOT NULL,
@@ -388,6 +473,7 @@ UPDATE sessions SET started_at = instant(started_at), last_heartbeat = instant(l
 ANALYZE ontologia_layout;
 DELETE FROM sqlite_stat1 WHERE tbl IN
     ('entity_latest', 'relation_latest', 'entity_history', 'relation_history',
+     'staged_entities', 'staged_relations',
      'events', 'event_claims', 'ready', 'incoming', 'subscriptions')
    AND COALESCE(idx, '') NOT IN
        (SELECT name FROM sqlite_schema WHERE type = 'index' AND sql LIKE '%json_extract(%');
@@ -395,6 +481,8 @@ INSERT INTO sqlite_stat1(tbl, idx, stat) VALUES
     ('entity_latest', 'sqlite_autoindex_entity_latest_1', '1000000 200000 1'),
     ('relation_latest', 'relation_latest', '1000000 250000 20 2 1'),
     ('relation_latest', 'idx_relation_latest_right', '1000000 250000 20'),
+    ('staged_entities', 'staged_entities', '1000000 200000 1'),
+    ('staged_relations', 'staged_relations', '1000000 250000 20 2 1'),
     ('entity_history', 'idx_entity_history_lookup', '5000000 1250000 5 1'),
     ('entity_history', 'idx_entity_history_commit', '5000000 100'),
     ('relation_history', 'idx_relation_history_lookup', '5000000 1250000 100 10 5 1'),

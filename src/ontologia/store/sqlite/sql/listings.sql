@@ -30,11 +30,11 @@ SELECT 'SQLite ' || sqlite_version(), (SELECT MAX(version) FROM ontologia_layout
        (SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()), NULL;
 
 -- name: entity_page
-SELECT entity_key, json(fields), schema_version_id FROM entity_latest
+SELECT entity_key, json(fields), schema_version_id FROM entity_current
  WHERE entity_type = :type AND entity_key > :key ORDER BY entity_key LIMIT :most;
 
 -- name: relation_page
-SELECT left_key, right_key, instance_key, json(fields), schema_version_id FROM relation_latest
+SELECT left_key, right_key, instance_key, json(fields), schema_version_id FROM relation_current
  WHERE relation_type = :type AND (left_key, right_key, instance_key) > (:left, :right, :instance)
  ORDER BY left_key, right_key, instance_key LIMIT :most;
 

@@ -12,7 +12,15 @@ from starlette.routing import Route
 from ontologia import codec
 from ontologia.delivery.lifecycle import EVENT_STATUSES
 from ontologia.errors import InvalidValueError, NotFoundError, OntologiaError
-from ontologia.runtime.views.events import EventDetail, EventFilter, event, newest_events
+from ontologia.runtime.views.events import (
+    EventDetail,
+    EventFilter,
+    EventRow,
+    event,
+    newest_events,
+)
+from ontologia.runtime.views.paging import Page
+from ontologia.runtime.views.past import Past, event_at, newest_events_at
 from ontologia.runtime.views.search import Hit, search
 from ontologia.runtime.views.times import ago
 from ontologia.web.console.actions import letter_token
@@ -24,6 +32,7 @@ if TYPE_CHECKING:
 
 _WORD = re.compile(r'\s*(?:(?P<key>[\w.-]+):)?(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<bare>[^\s"]+))')
 _PAYLOAD = "payload."
+_SECONDS = 0.6  # that the past is looked at, so that the page has time for the rest
 _STATES = {"dead": "dead_lettered", "done": "acked", "waiting": "pending"}
 """Short words for states."""
 HELP = 'type:order.placed handler:NAME state:dead since:2h payload.order_id:"o 7", or an id'
@@ -104,7 +113,7 @@ def _list(request: PageRequest) -> Response:
     wrong: OntologiaError | None = None
     asked = Filter(EventFilter(), None)
     try:
-        asked = parse(text, request.now)
+        asked = parse(text, request.as_of_time or request.now)
         for path, _ in asked.which.payload:
             if request.console.rendering.hides(path):
                 raise InvalidValueError(f"payload.{path} is hidden here")
@@ -116,9 +125,17 @@ def _list(request: PageRequest) -> Response:
         urls = [url for url in (url_of(request, each) for each in hits) if url is not None]
         if len(urls) == 1 and len(hits) == 1:
             return RedirectResponse(urls[0], 303)
-    found = None
+    found: Page[EventRow] | None = None
+    then: Past[Page[EventRow]] | None = None
+    before = request.query("before")
     if wrong is None and asked.id is None:
-        found = newest_events(request.session, asked.which, before=request.query("before"))
+        if request.moment is None:
+            found = newest_events(request.session, asked.which, before=before)
+        else:
+            then = newest_events_at(
+                request.session, asked.which, as_of=request.moment, before=before, seconds=_SECONDS
+            )
+            found = then.found
     return page(
         request,
         "events.html",
@@ -130,6 +147,8 @@ def _list(request: PageRequest) -> Response:
         id=asked.id,
         hits=[(each, url_of(request, each)) for each in hits],
         found=found,
+        past=request.moment is not None,
+        then=then,
     )
 
 
@@ -150,6 +169,15 @@ def _show(request: PageRequest) -> Response:
         home = request.console.session.namespace
         other = None if found.namespace == home else found.namespace
         return RedirectResponse(request.link("event", namespace=other, id=found.event_id), 303)
+    then: Past[EventDetail] | None = None
+    if request.moment is not None:
+        then = event_at(request.session, found.event_id, request.moment)
+        if then is None:
+            raise NotFoundError(
+                f"event {found.event_id} had not come by then: it came at {found.created_at}",
+                hint="Choose a later commit, or look at the present.",
+            )
+        found = then.found
     dead = {
         each.handler: letter_token(each.handler, found.event_id)
         for each in found.claims
@@ -158,7 +186,14 @@ def _show(request: PageRequest) -> Response:
     begun = {"acked", "dead_lettered", "claimed"}
     may_cancel = not begun & {each.state for each in found.claims} and found.archived is None
     return page(
-        request, "event.html", title=found.type, event=found, dead=dead, may_cancel=may_cancel
+        request,
+        "event.html",
+        title=found.type,
+        event=found,
+        dead=dead,
+        may_cancel=may_cancel,
+        past=then is not None,
+        then=then,
     )
 
 

@@ -8,6 +8,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ontologia.runtime.views import overview
+from ontologia.web.console.figures import charts_for
+from ontologia.web.console.pages.handlers import shown_then
 from ontologia.web.console.rendering import PageRequest, page
 
 if TYPE_CHECKING:
@@ -20,6 +22,12 @@ def routes(console: Console) -> list[Route]:
 
 
 def _show(request: PageRequest) -> Response:
+    if request.moment is not None:
+        return shown_then(request, request.moment, title="Overview", active="overview")
     return page(
-        request, "overview.html", title="Overview", overview=overview.overview(request.session)
+        request,
+        "overview.html",
+        title="Overview",
+        overview=overview.overview(request.session),
+        charts=charts_for(request),
     )

@@ -1,0 +1,91 @@
+-- name: settle_entities_latest
+UPDATE entity_latest AS l SET commit_id = :commit_id, schema_version_id = st.schema_version_id,
+       fields = jsonb(st.fields_json)
+  FROM staged_entities AS st
+ WHERE st.entity_type = :type AND st.entity_key > :key
+   AND st.entity_key <= :key_to
+   AND l.entity_type = st.entity_type AND l.entity_key = st.entity_key
+   AND l.commit_id = st.source_commit;
+
+-- name: unstaged_entities
+SELECT l.entity_key, l.commit_id, st.fields_json AS staged_json,
+       json(l.fields) AS fields_json, l.schema_version_id
+  FROM entity_latest AS l
+  LEFT JOIN staged_entities AS st
+    ON st.entity_type = l.entity_type AND st.entity_key = l.entity_key
+ WHERE l.entity_type = :type AND l.entity_key > :key
+   AND st.source_commit IS NOT l.commit_id
+ ORDER BY l.entity_key LIMIT :most;
+
+-- name: changed_entities
+SELECT h.commit_id, h.id, st.source_commit, h.entity_key, l.commit_id, st.fields_json AS staged_json,
+       json(l.fields) AS fields_json, l.schema_version_id
+  FROM (SELECT commit_id, id, entity_key FROM entity_history
+         WHERE commit_id >= :commit_id AND (commit_id, id) > (:commit_id, :row_id)
+           AND +entity_type = :type
+         ORDER BY commit_id, id LIMIT :most) AS h
+  LEFT JOIN entity_latest AS l
+    ON l.entity_type = :type AND l.entity_key = h.entity_key
+  LEFT JOIN staged_entities AS st
+    ON st.entity_type = :type AND st.entity_key = h.entity_key
+ ORDER BY h.commit_id, h.id;
+
+-- name: settling_changes_entities
+SELECT l.entity_type, l.entity_key, json(l.fields), st.fields_json, l.schema_version_id,
+    st.schema_version_id
+  FROM pending_migration AS m
+ CROSS JOIN staged_entities AS st
+ CROSS JOIN entity_latest AS l
+    ON l.entity_type = st.entity_type AND l.entity_key = st.entity_key
+   AND l.commit_id = st.source_commit
+ WHERE m.commit_id > :first AND m.commit_id <= :last;
+
+-- name: settle_relations_latest
+UPDATE relation_latest AS l SET commit_id = :commit_id, schema_version_id = st.schema_version_id,
+       fields = jsonb(st.fields_json)
+  FROM staged_relations AS st
+ WHERE st.relation_type = :type AND (st.left_key, st.right_key, st.instance_key) > (:left, :right,
+     :instance)
+   AND (st.left_key, st.right_key, st.instance_key) <= (:left_to, :right_to, :instance_to)
+   AND l.relation_type = st.relation_type AND l.left_key = st.left_key
+   AND l.right_key = st.right_key AND l.instance_key = st.instance_key
+   AND l.commit_id = st.source_commit;
+
+-- name: unstaged_relations
+SELECT l.left_key, l.right_key, l.instance_key, l.commit_id, st.fields_json AS staged_json,
+       json(l.fields) AS fields_json, l.schema_version_id
+  FROM relation_latest AS l
+  LEFT JOIN staged_relations AS st
+    ON st.relation_type = l.relation_type AND st.left_key = l.left_key
+        AND st.right_key = l.right_key AND st.instance_key = l.instance_key
+ WHERE l.relation_type = :type AND (l.left_key, l.right_key, l.instance_key) > (:left, :right,
+     :instance)
+   AND st.source_commit IS NOT l.commit_id
+ ORDER BY l.left_key, l.right_key, l.instance_key LIMIT :most;
+
+-- name: changed_relations
+SELECT h.commit_id, h.id, st.source_commit, h.left_key, h.right_key, h.instance_key, l.commit_id,
+       st.fields_json AS staged_json,
+       json(l.fields) AS fields_json, l.schema_version_id
+  FROM (SELECT commit_id, id, left_key, right_key, instance_key FROM relation_history
+         WHERE commit_id >= :commit_id AND (commit_id, id) > (:commit_id, :row_id)
+           AND +relation_type = :type
+         ORDER BY commit_id, id LIMIT :most) AS h
+  LEFT JOIN relation_latest AS l
+    ON l.relation_type = :type AND l.left_key = h.left_key AND l.right_key = h.right_key
+        AND l.instance_key = h.instance_key
+  LEFT JOIN staged_relations AS st
+    ON st.relation_type = :type AND st.left_key = h.left_key AND st.right_key = h.right_key
+        AND st.instance_key = h.instance_key
+ ORDER BY h.commit_id, h.id;
+
+-- name: settling_changes_relations
+SELECT l.relation_type, l.left_key, l.right_key, l.instance_key, json(l.fields), st.fields_json,
+    l.schema_version_id, st.schema_version_id
+  FROM pending_migration AS m
+ CROSS JOIN staged_relations AS st
+ CROSS JOIN relation_latest AS l
+    ON l.relation_type = st.relation_type AND l.left_key = st.left_key
+        AND l.right_key = st.right_key AND l.instance_key = st.instance_key
+   AND l.commit_id = st.source_commit
+ WHERE m.commit_id > :first AND m.commit_id <= :last;
