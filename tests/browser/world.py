@@ -32,7 +32,6 @@ from ontologia.web import console
 from ontologia.web.console.app import Console
 from ontologia.web.serving import Server, listen
 from ontologia_conformance.backends import NAMES
-from tests.integration.running import PATIENCE
 
 CHROMIUM = Path("/usr/bin/chromium")
 FLAGS = (
@@ -46,6 +45,7 @@ FLAGS = (
 )
 TOKEN = "open-sesame-open-sesame"  # noqa: S105
 NAMESPACE = "shop"
+PATIENCE = 60.0  # seconds; only a hang takes that long
 WIDE = {"width": 1280, "height": 900}
 NARROW = {"width": 390, "height": 844}
 BOTH = pytest.mark.parametrize(
@@ -75,15 +75,17 @@ def launch(playwright: Any) -> Browser:
 # -- the shop -------------------------------------------------------------------------------------
 
 
-def tell_shop(path: Path) -> None:
+def tell_shop(path: Path, library: Path | None = None) -> None:
     """Make the store of `ontologia demo`, with something on every page of the console.
 
     The demo leaves paid and shipped orders, a dead letter, attempts and a schedule. Here an order is
-    deferred, one waits for a handler that is paused, and a customer was deleted.
+    deferred, one waits for a handler that is paused, and a customer was deleted. Tracebacks name files
+    in `library`, if it is given: a folder with the package.
     """
     subprocess.run(
         [sys.executable, "-m", "ontologia", "demo", "--fast", "--path", path],
         check=True,
+        env=os.environ | ({} if library is None else {"PYTHONPATH": str(library)}),
         capture_output=True,
         timeout=300,
     )

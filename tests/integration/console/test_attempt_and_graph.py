@@ -108,7 +108,7 @@ def test_a_race_is_shown_with_the_commit_that_caused_it(desk, bank):
     assert cells(text, "balance") == ["5", f"{2**53 + 1} raced", "12 changed"]
     assert cells(text, "owner") == ["ada"] * 3
     assert "A race." in text
-    assert re.search(rf"Commit <code>{number}</code> of", text)
+    assert re.search(rf"Commit <a [^>]*>{number}</a> of", text)
     assert "succeeded" in text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 
 import pytest
@@ -102,7 +103,7 @@ def test_a_repair_is_counted_by_an_examination_first(desk, hotel, sql, uri):
     assert mine["mended"]["entity_latest"] == 1
     text = desk.get("/health").text
     assert "entity latest 1" in text
-    assert f"recorded as commit <code>{hotel.head}</code>" in text
+    assert re.search(rf"recorded as commit <a [^>]*>{hotel.head}</a>", text)
     sql("DELETE FROM entity_latest")
 
     def theirs():

@@ -102,10 +102,11 @@ if (main?.hasAttribute("data-live") && url) {
     held = true;
     source = new EventSource(url);
     source.onopen = () => {
-      refused = false;
-      if (failures) tell(["back"]); // what happened between two streams was not told
-      else sayFresh();
+      const gap = failures || refused; // what happened meanwhile was not told
       failures = 0;
+      refused = false;
+      if (gap) tell(["back"]);
+      else sayFresh();
     };
     source.onmessage = (message) => tell(JSON.parse(message.data));
     source.onerror = () => {
