@@ -13,6 +13,7 @@ from bench.goals import (
     bucket,
     changes,
     commands,
+    console,
     events,
     http,
     imports,
@@ -40,6 +41,7 @@ _PARTS: dict[str, Callable[[], Iterator[Figure]]] = {
     "kafka": kafka.figures,
     "bucket": bucket.figures,
     "changes": changes.figures,
+    "console": console.figures,
 }
 
 

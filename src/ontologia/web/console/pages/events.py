@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _WORD = re.compile(r'\s*(?:(?P<key>[\w.-]+):)?(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<bare>[^\s"]+))')
 _PAYLOAD = "payload."
-_SECONDS = 0.6  # that the past is looked at, so that the page has time for the rest
+_SECONDS = 0.6  # that events are looked at, so that the page has time for the rest
 _STATES = {"dead": "dead_lettered", "done": "acked", "waiting": "pending"}
 """Short words for states."""
 HELP = 'type:order.placed handler:NAME state:dead since:2h payload.order_id:"o 7", or an id'
@@ -130,7 +130,9 @@ def _list(request: PageRequest) -> Response:
     before = request.query("before")
     if wrong is None and asked.id is None:
         if request.moment is None:
-            found = newest_events(request.session, asked.which, before=before)
+            found = newest_events(
+                request.session, asked.which, before=before, seconds=_SECONDS
+            )
         else:
             then = newest_events_at(
                 request.session, asked.which, as_of=request.moment, before=before, seconds=_SECONDS
