@@ -125,7 +125,7 @@ def test_stored_text_is_text(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "said"),
-    [(0, "0"), (0.0123, "12 ms"), (3.21, "3.21 s"), (59.9, "60 s"), (90, "1.5 min"), (9e3, "2.5 h"), (3e5, "3.47 d")],
+    [(0, "0"), (0.0123, "12 ms"), (3.21, "3.2 s"), (59.9, "60 s"), (90, "1.5 min"), (9e3, "2.5 h"), (3e5, "3.47 d")],
 )  # fmt: skip
 def test_lengths_are_said_in_their_unit(seconds: float, said: str) -> None:
     assert length(seconds) == said

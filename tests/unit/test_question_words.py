@@ -145,7 +145,8 @@ def test_an_order_that_means_nothing_is_refused():
 def test_a_filter_is_text_or_a_list() -> None:
     assert filter_words("city eq New  York") == ["city", "eq", "New  York"]
     assert filter_words('["a path", "is_null"]') == ["a path", "is_null"]
-    for text in ("", "city", '["city", "eq", 5]', '["city"]', "5"):
+    assert filter_words('["size", "eq", 5]') == ["size", "eq", "5"]
+    for text in ("", "city", '["city", 5, "eq"]', '["city"]', '["city", "eq"', "5"):
         with pytest.raises(QueryError, match="PATH OP VALUE"):
             filter_words(text)
 

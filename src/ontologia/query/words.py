@@ -41,17 +41,18 @@ def filter_words(text: str) -> list[str]:
 
     QueryError unless there is a path and an operator.
     """
+    wrong = f"a filter is PATH OP VALUE, got {text!r:.200}"
     try:
         words = codec.decode(text)
-    except InvalidValueError:
+    except InvalidValueError as error:
+        if text.lstrip().startswith("["):
+            raise QueryError(f"{wrong}: {error.args[0]}") from error
         words = text.split(maxsplit=2)
-    if not isinstance(words, list) or not 2 <= len(words) <= 3 or not _all_text(words):
-        raise QueryError(f"a filter is PATH OP VALUE, got {text!r:.200}")
-    return words
-
-
-def _all_text(words: list[Any]) -> bool:
-    return all(isinstance(word, str) for word in words)
+    if not isinstance(words, list) or not 2 <= len(words) <= 3:
+        raise QueryError(wrong)
+    if not all(isinstance(word, str) for word in words[:2]):
+        raise QueryError(wrong)
+    return [word if isinstance(word, str) else codec.encode(word) for word in words]
 
 
 class Words:

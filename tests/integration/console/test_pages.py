@@ -8,7 +8,8 @@ from html import unescape
 import pytest
 
 from ontologia.errors import ReadTimeoutError
-from ontologia.web.console.pages import overview
+from ontologia.runtime.views import events as views
+from ontologia.web.console.pages import events, overview
 from tests.integration.console.test_verbs import event_of
 
 PAGES = ("/", "/events", "/dead-letters", "/handlers", "/sessions", "/audit")
@@ -64,6 +65,15 @@ def test_events_are_filtered(desk, shop, text, orders):
     assert page.status_code == 200
     shown = set(re.findall(r"/event\?id=([0-9a-f-]{36})", page.text))
     assert shown == {event_of(shop, each) for each in orders}
+
+
+def test_a_search_that_takes_long_shows_what_it_found(desk, shop, monkeypatch):
+    monkeypatch.setattr(events, "_SECONDS", 0)
+    monkeypatch.setattr(views, "_PORTION", 2)
+    page = desk.get("/events", params={"filter": "type:placed payload.order_id:o-3"})
+    assert page.status_code == 200
+    assert event_of(shop, "o-3") in page.text
+    assert "it came back to" in page.text
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def test_a_commit_names_a_moment_and_0_is_before_all(shop: Session, desk: Browse
     first = event_of(shop, "o-0")
     found = desk.get("/event", params={"id": first, "as_of": 1})
     assert "As of commit 1" in found.text
-    assert "This page shows the present" not in found.text
+    assert "This page cannot show the past" not in found.text
     assert "What is not known of the past" in found.text
     assert past.LIMITS[1] in found.text
     assert events(desk, "", as_of=0) == []
@@ -110,7 +110,7 @@ def test_the_past_is_not_changed(shop: Session, desk: Browser, clock: ManualCloc
         assert 'class="verb"' not in page.text
         assert "Retry the chosen" not in page.text
     assert "Dead letters are listed as they are now" in page.text
-    assert "This page shows the present" in page.text
+    assert "This page cannot show the past" in page.text
 
 
 def test_a_handler_that_was_not_there_is_not_found(shop: Session, desk: Browser) -> None:

@@ -22,7 +22,7 @@ from ontologia.web.console.sampler import Figures, Series
 Values: TypeAlias = Sequence[float | None]
 Tone: TypeAlias = Literal["good", "busy", "wait", "bad"]
 WIDTH, HEIGHT = 420, 150
-_LEFT, _RIGHT, _TOP, _BOTTOM = 42, 82, 10, 20
+_LEFT, _RIGHT, _TOP, _BOTTOM = 48, 84, 10, 20
 _PLOT_WIDTH, _PLOT_HEIGHT = WIDTH - _LEFT - _RIGHT, HEIGHT - _TOP - _BOTTOM
 _MOST_POINTS = 120
 _LABEL = 13  # units between two labels
@@ -186,7 +186,7 @@ def length(seconds: float) -> str:
     ):
         if seconds < most:
             value = seconds / size
-            return f"{value:.0f} {unit}" if value >= 10 or unit == "ms" else f"{value:.3g} {unit}"
+            return f"{value:.0f} {unit}" if value >= 10 or unit == "ms" else f"{value:.2g} {unit}"
     return f"{seconds / 86_400:.3g} d"
 
 

@@ -130,9 +130,7 @@ def _list(request: PageRequest) -> Response:
     before = request.query("before")
     if wrong is None and asked.id is None:
         if request.moment is None:
-            found = newest_events(
-                request.session, asked.which, before=before, seconds=_SECONDS
-            )
+            found = newest_events(request.session, asked.which, before=before, seconds=_SECONDS)
         else:
             then = newest_events_at(
                 request.session, asked.which, as_of=request.moment, before=before, seconds=_SECONDS
