@@ -42,17 +42,18 @@ def filter_words(text: str) -> list[str]:
     QueryError unless there is a path and an operator.
     """
     wrong = f"a filter is PATH OP VALUE, got {text!r:.200}"
-    try:
-        words = codec.decode(text)
-    except InvalidValueError as error:
-        if text.lstrip().startswith("["):
+    words: list[Any] = text.split(maxsplit=2)
+    if text.lstrip().startswith("["):
+        try:
+            listed = codec.decode(text)
+            words = [each if isinstance(each, str) else codec.encode(each) for each in listed]
+        except InvalidValueError as error:
             raise QueryError(f"{wrong}: {error.args[0]}") from error
-        words = text.split(maxsplit=2)
-    if not isinstance(words, list) or not 2 <= len(words) <= 3:
+        if not all(isinstance(each, str) for each in listed[:2]):
+            raise QueryError(wrong)
+    if not 2 <= len(words) <= 3:
         raise QueryError(wrong)
-    if not all(isinstance(word, str) for word in words[:2]):
-        raise QueryError(wrong)
-    return [word if isinstance(word, str) else codec.encode(word) for word in words]
+    return words
 
 
 class Words:
