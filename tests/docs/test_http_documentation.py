@@ -15,8 +15,11 @@ from ontologia import OntologiaConfig, codec
 from ontologia.actors import adapter, client_timers, sockets
 from ontologia.runtime import async_session
 from ontologia.runtime.transfer import lines
+from ontologia.runtime.views import paging
 from ontologia.store.s3 import bucket
 from ontologia.web import app, bodies, connection, create_app, guard, serving
+from ontologia.web.console import access, live
+from ontologia.web.console import app as console
 from ontologia.web.problems import KINDS
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
@@ -82,6 +85,22 @@ def test_every_limit_of_the_server_is_in_one_table():
         assert f"\n| {what} | {limit}" in table
     assert table.count("\n| ") == 1 + len(limits)
     assert serving._HEAD == guard._LONGEST_HEAD
+
+
+def test_every_limit_of_the_console_is_in_a_table():
+    table = limits_of("Limits of the console")
+    limits = {
+        "form of the console": f"{console._MOST_BODY:,} bytes, {console._BODY_SECONDS:g} seconds, "
+        f"{console._MOST_FIELDS:,} fields ",
+        "logins of a console": f"{access._MOST_LOGINS:,} ",
+        "pages of a console that are made at the same time": f"{console._THREADS} ",
+        "time for the reads of a page": f"{paging.DEADLINE:g} second ",
+        "streams of open pages": f"{live._MOST:,}; ",
+    }
+
+    for what, limit in limits.items():
+        assert f"\n| {what} | {limit}" in table
+    assert table.count("\n| ") == 1 + len(limits)
 
 
 def test_every_limit_of_sockets_and_files_is_in_another_one():
