@@ -7,7 +7,8 @@ a run has all tests and full samples.
 `quick` leaves to `rest`
 
 - tests that are marked `thorough`,
-- PostgreSQL 16, and a real broker of Kafka,
+- PostgreSQL 16, and Kafka in the suite of all queues: joining a group takes seconds, and
+  tests/integration/test_kafka_queue.py tries it with a broker of the client library,
 - outside the conformance suite: PostgreSQL, where the same test runs on SQLite, too, and is not
   marked `each_database`.
 
@@ -39,7 +40,7 @@ _MARKS = (
     "each_database: on PostgreSQL in `make test`, too",
 )
 _BY_BACKEND = ("backend", "queues")  # fixtures whose parameter is the name of a backend
-_LATER = ("postgres16", "real_broker", "classic_broker")
+_LATER = ("postgres16", "kafka", "real_broker", "classic_broker")
 _SUITES = {"conformance", "ontologia_conformance"}  # folders of tests that are about each backend
 
 
