@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 
 import pytest
@@ -232,3 +233,69 @@ def test_identify_may_be_async_and_its_errors_stay_here(store):
         assert answer.status_code == 500
         assert "secret" not in answer.text
         assert isinstance(browser, Browser)
+
+
+def test_a_cookie_of_another_application_does_not_hide_the_login(desk):
+    desk.sign_in()
+    [(name, value)] = dict(desk.cookies).items()
+    desk.cookies.clear()
+    headers = {"Cookie": f'foo={{"a":1}}; bad name=x; {name}={value}'}
+    assert desk.get("/", headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("proto", "secure"),
+    [("https, http", True), ("HTTPS", True), ("http, https", False), ("", False)],
+)
+def test_a_cookie_is_for_tls_alone_if_the_first_proxy_has_it(desk, proto, secure):
+    sent = SAME_ORIGIN | {"X-Forwarded-Proto": proto}
+    answer = desk.post("/login", {"token": TOKEN, "name": "ada"}, headers=sent)
+    assert ("Secure" in answer.headers["set-cookie"]) == secure
+
+
+def test_the_path_of_a_cookie_is_quoted(store):
+    console_app = opened(store, identify=None, token=TOKEN)
+    with browsing(Starlette(routes=[Mount("/a b;c", console_app)])) as browser:
+        answer = browser.post("/a%20b%3Bc/login", {"token": TOKEN, "name": "ada"})
+        assert "Path=/a%20b%3Bc;" in answer.headers["set-cookie"]
+        token = field(browser.get("/a%20b%3Bc/"), "form_token")
+        answer = browser.post("/a%20b%3Bc/logout", {"form_token": token})
+        assert "Path=/a%20b%3Bc;" in answer.headers["set-cookie"]
+    console_app.close()
+
+
+@pytest.mark.parametrize("name", ["ada\u3164", "a\u200dda", "ada\u115f"])
+def test_a_name_with_a_character_that_cannot_be_seen_is_refused(desk, name):
+    answer = desk.sign_in(name)
+    assert (answer.status_code, "cannot be shown" in answer.text) == (400, True)
+
+
+@pytest.mark.parametrize("path", ["/login", "/logout"])
+def test_a_client_that_goes_away_in_its_form_is_no_error(desk, caplog, path):
+    desk.sign_in()
+    cookies = "; ".join(f"{name}={value}" for name, value in dict(desk.cookies).items())
+    headers = SAME_ORIGIN | {
+        "Host": "127.0.0.1:8000",
+        "Cookie": cookies,
+        "Content-Type": "application/x-www-form-urlencoded",
+        "Content-Length": "9",
+    }
+    scope = {
+        "type": "http",
+        "http_version": "1.1",
+        "method": "POST",
+        "path": path,
+        "query_string": b"",
+        "headers": [(key.lower().encode(), each.encode()) for key, each in headers.items()],
+    }
+    sent = []
+
+    async def receive():
+        return {"type": "http.disconnect"}
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(desk.console(scope, receive, send))
+    assert sent[0]["status"] == 400
+    assert not caplog.records

@@ -190,6 +190,19 @@ def test_hidden_fields_are_hidden_at_all_three_moments(bank):
     assert cells(text, "balance")[-1] == "hidden here changed"
 
 
+def test_who_came_in_between_is_told_without_what_is_redacted(bank):
+    move(bank, "a", 5)
+    event_id = move(bank, "a", 7)
+    made = bank.get_commit(bank.head - 1)["metadata"]["session_id"]
+    for redact, shown in (([], True), (["session_id"], False)):
+        app = opened(bank, redact=redact)
+        with browsing(app) as browser:
+            text = asked(browser, event_id, 1)
+        app.close()
+        [by] = re.findall(r"of (?:(?! of ).)*came in between", text)
+        assert (made in by) == shown
+
+
 def test_an_attempt_of_another_namespace_is_shown_there(desk, bank, open_session):
     elsewhere = open_session(namespace="branch")
     moved = Moved(account="z", amount=1)

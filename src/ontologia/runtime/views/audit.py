@@ -33,6 +33,23 @@ class AuditRow:
     metadata: dict[str, Any]
     """All that the commit says."""
 
+    @classmethod
+    def of(cls, commit_id: int, created_at: datetime, said: dict[str, Any]) -> AuditRow:
+        """What the metadata of an operator's commit says; what is text instead of an object, `{}`."""
+        arguments, counts = said.get("arguments"), said.get("counts")
+        return cls(
+            commit_id,
+            created_at,
+            str(said["operator"]),
+            str(said.get("action", "")),
+            said.get("namespace"),
+            said.get("reason"),
+            said.get("via"),
+            arguments if isinstance(arguments, dict) else {},
+            counts if isinstance(counts, dict) else {},
+            said,
+        )
+
 
 def operators_commits(
     session: Session,
@@ -69,16 +86,4 @@ def operators_commits(
 
 
 def _row(commit: CommitRow) -> AuditRow:
-    said = commit.metadata
-    return AuditRow(
-        commit.id,
-        commit.created_at,
-        str(said["operator"]),
-        str(said.get("action", "")),
-        said.get("namespace"),
-        said.get("reason"),
-        said.get("via"),
-        said.get("arguments") or {},
-        said.get("counts") or {},
-        said,
-    )
+    return AuditRow.of(commit.id, commit.created_at, commit.metadata)

@@ -62,15 +62,23 @@ class CommitOrTime:
 
 
 def commit_or_time(text: str) -> CommitOrTime:
-    """What is meant: digits are a number, also 20261116; InvalidValueError if it cannot be read."""
+    """What is meant: digits are a number, also 20261116; InvalidValueError if it cannot be read.
+
+    A time is in UTC.
+    """
     text = text.strip()
     try:
         if text.isdecimal():
             return CommitOrTime(int(text))
-        when = datetime.fromisoformat(text)
-    except ValueError as error:
+        return CommitOrTime(in_utc(text))
+    except (ValueError, OverflowError) as error:
         raise InvalidValueError(
             f"{text[:100]!r} is neither the number of a commit, from 0 on, nor a time; "
             "write 12, 2026-11-16, 2026-11-16T18:00 (UTC) or 2026-11-16T18:00+01:00"
         ) from error
-    return CommitOrTime(when if when.tzinfo else when.replace(tzinfo=UTC))
+
+
+def in_utc(text: str) -> datetime:
+    """The instant of an ISO 8601 time, in UTC; ValueError or OverflowError if there is none."""
+    when = datetime.fromisoformat(text)
+    return when.astimezone(UTC) if when.tzinfo else when.replace(tzinfo=UTC)

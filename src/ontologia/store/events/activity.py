@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from ontologia.clock import Clock, to_text
@@ -135,18 +136,28 @@ class Activity:
     def unfinished(self, namespace: str, until: datetime, most: int) -> list[Unfinished]:
         """Events from up to then that are ready, claimed or not dispatched now.
 
-        Reads `most` of each kind and consumer, and costs that.
+        `most` of each kind and consumer; those that are ready in the order of claims. Costs that, of
+        those that are ready for each priority.
         """
         then = to_text(until)
         with self._database.read() as tx:
             asked = [tx.ask(self._sql["undispatched"], {"most": most})]
-            for (consumer_id,) in tx.all(self._sql["consumers_in"], {"namespace": namespace}):
+            consumers = [
+                (consumer_id, tx.ask(self._sql["ready_priorities"], {"consumer_id": consumer_id}))
+                for (consumer_id,) in tx.all(self._sql["consumers_in"], {"namespace": namespace})
+            ]
+            ready: list[list[Sequence[Any]]] = []
+            for consumer_id, priorities in consumers:
                 of_consumer = {"consumer_id": consumer_id, "most": most}
-                ready = {**of_consumer, "until": then, "namespace": namespace}
-                asked += [
-                    tx.ask(self._sql["ready_then"], ready),
-                    tx.ask(self._sql["unfinished_claims"], of_consumer),
-                ]
+                asked.append(tx.ask(self._sql["unfinished_claims"], of_consumer))
+                place = {**of_consumer, "until": then, "namespace": namespace}
+                ready.append(
+                    [
+                        tx.ask(self._sql["ready_then"], {**place, "priority": priority})
+                        for (priority,) in sorted(priorities, reverse=True)
+                    ]
+                )
+            asked += [list(islice(chain.from_iterable(each), most)) for each in ready]
             found = {
                 row[0]: Unfinished(*row[:3])
                 for rows in asked

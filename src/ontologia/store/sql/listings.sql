@@ -292,18 +292,10 @@ SELECT s.consumer_id, COUNT(DISTINCT e.id), MIN(e.created_at)
  WHERE e.namespace = :namespace GROUP BY s.consumer_id;
 
 -- name: ready_then
--- Events that one consumer can claim now, of those that were emitted by then: a seek for each
--- priority.
-WITH RECURSIVE p(priority) AS (
-    SELECT MAX(priority) FROM ready WHERE consumer_id = :consumer_id
-    UNION ALL
-    SELECT (SELECT MAX(r.priority) FROM ready r
-             WHERE r.consumer_id = :consumer_id AND r.priority < p.priority)
-      FROM p WHERE p.priority IS NOT NULL)
-SELECT r.event_id, r.type, r.created_at, CAST(:namespace AS TEXT)
-  FROM p @join ready r ON r.consumer_id = :consumer_id AND r.priority = p.priority
-   AND r.created_at <= :until
- LIMIT :most;
+-- Events of one priority that one consumer can claim now, of those that were emitted by then.
+SELECT event_id, type, created_at, CAST(:namespace AS TEXT) FROM ready
+ WHERE consumer_id = :consumer_id AND priority = :priority AND created_at <= :until
+ ORDER BY created_at, event_id LIMIT :most;
 
 -- name: unfinished_claims
 -- Those that wait for a time: leased, in backoff, or due again; whenever they were emitted.

@@ -15,8 +15,8 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from http.cookies import CookieError, SimpleCookie
 from typing import Any, Literal, TypeAlias
+from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -24,6 +24,7 @@ from starlette.responses import Response
 from ontologia.clock import Clock
 from ontologia.errors import ConfigError, InvalidValueError, OntologiaError
 from ontologia.store.events import checks
+from ontologia.web.console.rendering import visible
 from ontologia.web.guard import checked_token
 
 Role: TypeAlias = Literal["viewer", "operator"]
@@ -123,7 +124,7 @@ class Access:
                 if not isinstance(user, User):
                     raise ConfigError(f"identify gave {type(user).__name__}, and no User or None")
                 return Login(user, self._form_token(f"user {user.name}"))
-        given = self._given_cookie(request)
+        given = request.cookies.get(self.cookie)
         kept = None if given is None else self._logins.get(_digest(given))
         if given is None or kept is None:
             return None
@@ -131,13 +132,6 @@ class Access:
             self._logins.pop(_digest(given), None)
             return None
         return Login(kept.user, self._form_token(f"cookie {given}"), given)
-
-    def _given_cookie(self, request: Request) -> str | None:
-        try:
-            found = SimpleCookie(request.headers.get("cookie", "")).get(self.cookie)
-        except CookieError:
-            return None
-        return None if found is None or not found.value else found.value
 
     def _form_token(self, whose: str) -> str:
         return hmac.new(self._key, whose.encode(), hashlib.sha256).hexdigest()
@@ -164,7 +158,7 @@ class Access:
             checks.name("your name", name, _LONGEST_NAME)
         except OntologiaError as error:
             raise RefusedError(400, str(error.args[0])) from error
-        if not name.isprintable():
+        if not name.isprintable() or visible(name) != name:
             raise RefusedError(400, "your name has characters that cannot be shown")
         if code:
             known = self.knows_code(code)
@@ -194,7 +188,8 @@ class Access:
 
     def set_cookie(self, request: Request, response: Response, value: str | None) -> None:
         """Have the browser keep the cookie of a login, or drop it."""
-        path = request.scope.get("root_path", "") or "/"
+        path = quote(request.scope.get("root_path", "")) or "/"
+        proxied = request.headers.get("x-forwarded-proto", "").partition(",")[0].strip().lower()
         if value is None:
             response.delete_cookie(self.cookie, path=path)
             return
@@ -203,7 +198,7 @@ class Access:
             value,
             max_age=int(LOGIN_LASTS.total_seconds()),
             path=path,
-            secure="https" in (request.url.scheme, request.headers.get("x-forwarded-proto")),
+            secure="https" in (request.url.scheme, proxied),
             httponly=True,
             samesite="lax",
         )

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import shlex
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from starlette.responses import RedirectResponse, Response
@@ -153,14 +153,22 @@ def _command(
     **options: str | None,
 ) -> str:
     """A command line that does the same, to be copied; with a reason to fill in if it is `recorded`."""
-    said = ["ontologia", *words]
     if recorded:
         options["reason"] = "TEXT"
     options["namespace"] = None if request.namespace == "default" else request.namespace
-    for name, value in options.items():
-        if value is not None:
-            option = f"--{name.replace('_', '-')}"
-            said += [f"{option}={value}"] if value.startswith("-") else [option, value]
+    given = [(f"--{name.replace('_', '-')}", value) for name, value in options.items()]
+    return command_line(
+        words, arguments, [(name, value) for name, value in given if value is not None]
+    )
+
+
+def command_line(
+    words: Sequence[str], arguments: Sequence[str], options: Iterable[tuple[str, str]]
+) -> str:
+    """A command of `ontologia` as a shell takes it; any text may be an argument or a value."""
+    said = ["ontologia", *words]
+    for option, value in options:
+        said += [f"{option}={value}"] if value.startswith("-") else [option, value]
     if any(each.startswith("-") for each in arguments):
         said.append("--")
     return shlex.join([*said, *arguments])
@@ -512,8 +520,9 @@ def _commands(request: PageRequest, verb: str, meant: _Meant) -> list[str]:
 
 def _instant(text: str) -> datetime:
     try:
-        return checks.instant("the time of a preview", from_text(text))
-    except ValueError as error:
+        when = checks.instant("the time of a preview", from_text(text))
+        return when.astimezone(UTC)
+    except (ValueError, OverflowError) as error:
         raise InvalidValueError(f"{text[:100]!r} is no time of a preview") from error
 
 

@@ -109,6 +109,7 @@ _MOST_BODY = 1_048_576
 _BODY_SECONDS = 30.0
 _MOST_BODIES = 16 * _MOST_BODY
 _MOST_FIELDS = 1_000
+_MOST_PARAMETERS = 100
 _KNOWN_FOR = 60.0  # seconds that the list of namespaces is kept
 _STATUS: tuple[tuple[type[Exception], int, str], ...] = (
     (ReadTimeoutError, 503, "This takes longer than a page may"),
@@ -280,6 +281,11 @@ class Console:
     ) -> Response:
         try:
             login = await self._login(request)
+            given = len(request.query_params.multi_items())
+            if given > _MOST_PARAMETERS:  # a page repeats them in its links
+                raise InvalidValueError(
+                    f"a page takes at most {_MOST_PARAMETERS} parameters, got {given:,}"
+                )
             form: dict[str, list[str]] = {}
             if writes:
                 self.access.check_same_origin(request)

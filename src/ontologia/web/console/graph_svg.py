@@ -15,6 +15,7 @@ from typing import TypeAlias
 from markupsafe import Markup
 
 from ontologia.runtime.views.graph import Graph, Node
+from ontologia.web.console.rendering import visible
 
 Link: TypeAlias = Callable[[Node], str | None]
 """The address of a node's page; None if it has none."""
@@ -227,7 +228,8 @@ def _listed(roots: list[Item], link: Link) -> Markup:
         name, told = _said(item)
         kind = "" if item.node is None else item.node.kind
         text = Markup("{} <bdi>{}</bdi>").format(kind, _clipped(name))
-        parts.append(Markup("<li>{}: <bdi>{}</bdi>").format(_linked(item, link, text), told))
+        shown = _linked(item, link, text)
+        parts.append(Markup("<li>{}: <bdi>{}</bdi>").format(shown, visible(told)))
         again = _repeated(item.node, link)
         if again is not None:
             parts.append(Markup(" ({})").format(_anchor(again[1], again[0])))
@@ -292,10 +294,12 @@ def _length(seconds: float) -> str:
 
 
 def _clipped(text: str, most: int = _LONGEST) -> str:
-    """The beginning of a text."""
+    """The beginning of a text, as it can be seen."""
+    text = visible(text)
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _tail(text: str, most: int) -> str:
     """Its end, which says more of `module:function`."""
+    text = visible(text)
     return text if len(text) <= most else f"…{text[1 - most :]}"

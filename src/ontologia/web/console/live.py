@@ -18,8 +18,9 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from ontologia import codec
-from ontologia.errors import OntologiaError
+from ontologia.errors import InvalidValueError, OntologiaError
 from ontologia.runtime.following import follow
+from ontologia.store.events import checks
 
 if TYPE_CHECKING:
     from ontologia.web.console.app import Console
@@ -31,6 +32,7 @@ _BEAT = 15.0  # seconds after which a stream that has nothing to say shows that 
 _LIFE = 60.0  # seconds; a server that is not ours waits for streams when it ends
 _AGAIN = 1.0  # seconds until a database that is away is asked again
 _MOST = 1_000  # streams
+_MOST_FOLLOWERS = 16  # namespaces; each follower is a thread that reads
 _PATIENCE = 5.0  # seconds that a follower may need to end
 
 
@@ -122,9 +124,16 @@ class Streams:
 
     def stream(self, request: Request) -> Response:
         """What changes in a namespace from here on."""
-        if self._closed or len(self._listeners) >= _MOST:
-            return Response(status_code=503, headers={"Retry-After": "5"})
         namespace = request.query_params.get("namespace") or self._console.session.namespace
+        try:
+            checks.name("namespace", namespace)
+        except InvalidValueError:
+            return Response(status_code=400)
+        with self._lock:
+            full = namespace not in self._followers and len(self._followers) >= _MOST_FOLLOWERS
+            full = full or self._closed or len(self._listeners) >= _MOST
+        if full:
+            return Response(status_code=503, headers={"Retry-After": "5"})
         return StreamingResponse(
             self._messages(namespace),
             media_type="text/event-stream",
@@ -162,8 +171,10 @@ class Streams:
         listener = _Listener()
         loop = listener.loop
         try:
-            await asyncio.to_thread(self._enter, namespace, listener)
-            yield "retry: 1000\n\n"
+            entered = await asyncio.to_thread(self._enter, namespace, listener)
+            yield "retry: 1000\n\n" if entered else "retry: 5000\n\n"
+            if not entered:
+                return
             end = loop.time() + _LIFE
             while not self._closed and loop.time() < end:
                 try:
@@ -181,16 +192,19 @@ class Streams:
         finally:
             self._leave(namespace, listener)
 
-    def _enter(self, namespace: str, listener: _Listener) -> None:
+    def _enter(self, namespace: str, listener: _Listener) -> bool:
+        """Whether it is told from now on."""
         with self._lock:
-            if self._closed:
-                return
-            self._listeners.add(listener)
             follower = self._followers.get(namespace)
+            full = follower is None and len(self._followers) >= _MOST_FOLLOWERS
+            if self._closed or full:  # requests that came together
+                return False
+            self._listeners.add(listener)
             if follower is None:
                 follower = self._followers[namespace] = _Follower(self._console, namespace)
             follower.add(listener)
         follower.began.wait(_PATIENCE)
+        return True
 
     def _leave(self, namespace: str, listener: _Listener) -> None:
         with self._lock:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
@@ -53,8 +53,8 @@ class _Pages:
         try:
             access.check_same_origin(request)
             form = await self._console.form(request)
-        except RefusedError as refused:
-            return self._console.error_page(request, refused)
+        except (RefusedError, ClientDisconnect) as error:
+            return self._console.error_page(request, error)
         given = {name: values[0] for name, values in form.items()}
         code, wanted = given.get("code", ""), given.get("next", "")
         try:
@@ -75,8 +75,8 @@ class _Pages:
                 form = await self._console.form(request)
                 access.check_form(login, (form.get("form_token") or [""])[0])
                 access.sign_out(login)
-        except RefusedError as refused:
-            return self._console.error_page(request, refused)
+        except (RefusedError, ClientDisconnect) as error:
+            return self._console.error_page(request, error)
         answer = RedirectResponse(_local(request, "/login"), 303)
         access.set_cookie(request, answer, None)
         return answer

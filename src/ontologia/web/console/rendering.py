@@ -158,7 +158,12 @@ class PageRequest:
         """The commits of operators that `?done=` names: what was done a moment ago."""
         numbers = self.request.query_params.getlist("done")[:2]
         found = (self.session.get_commit(int(each)) for each in numbers if _is_number(each))
-        return [each for each in found if each is not None and "operator" in each["metadata"]]
+        redacted = self.console.rendering.redacted
+        return [
+            each | {"metadata": redacted(each["metadata"])}
+            for each in found
+            if each is not None and "operator" in each["metadata"]
+        ]
 
     def has(self, name: str) -> bool:
         """Whether there is a page of that name."""
@@ -224,14 +229,19 @@ class Rendering:
         return self.environment.get_template(template).render(context)
 
     def hides(self, path: str) -> bool:
-        """Whether the values under a dotted path of keys are hidden."""
-        return any(part.casefold() in self.redact for part in path.split("."))
+        """Whether the values under a dotted path of keys are hidden; a key may have dots itself."""
+        whole = f".{path.casefold()}."
+        return any(f".{key}." in whole for key in self.redact)
+
+    def hides_key(self, key: str) -> bool:
+        """Whether the values of a key are hidden."""
+        return key.casefold() in self.redact
 
     def redacted(self, value: Any) -> Any:
         """The same value without what `redact` names."""
         if isinstance(value, dict):
             return {
-                key: HIDDEN if key.casefold() in self.redact else self.redacted(each)
+                key: HIDDEN if self.hides_key(key) else self.redacted(each)
                 for key, each in value.items()
             }
         return [self.redacted(each) for each in value] if isinstance(value, list) else value
@@ -321,12 +331,16 @@ def _navigation(request: PageRequest) -> list[tuple[str, list[tuple[str, str, st
 _HIDING = (
     *(code for code in range(0x20) if code not in (0x09, 0x0A)),
     *range(0x7F, 0xA0),
-    *(0x61C, 0x200B, 0x200E, 0x200F, 0xFEFF),
-    *range(0x202A, 0x202F),
-    *range(0x2066, 0x206A),
+    *(0xAD, 0x61C, 0x180E, 0xFEFF),
+    *range(0x200B, 0x2010),
+    *range(0x2028, 0x202F),
+    *range(0x2060, 0x2070),
+    *range(0xFFF9, 0xFFFC),
+    *range(0xE0000, 0xE0080),
+    *(0x115F, 0x1160, 0x3164, 0xFFA0),  # fillers of Hangul: blank letters
 )
-"""Characters that hide, or turn around, those beside them."""
-_WRITTEN_OUT = {code: f"\\u{code:04x}" for code in _HIDING}
+"""Characters that cannot be seen, or that hide, or turn around, those beside them."""
+_WRITTEN_OUT = {code: f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}" for code in _HIDING}
 
 
 def visible(text: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from starlette.responses import RedirectResponse, Response
@@ -12,6 +12,7 @@ from ontologia import codec
 from ontologia.errors import InvalidValueError
 from ontologia.runtime.views.attempts import Attempt, Written, attempt
 from ontologia.web.console.actions import letter_token
+from ontologia.web.console.pages.commits import without_hidden
 from ontologia.web.console.rendering import PageRequest, page
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def _show(request: PageRequest) -> Response:
         title=f"Attempt {number} of {handler}",
         attempt=found,
         state=_state(found),
-        shown=[_shown(each) for each in found.written],
+        shown=[_shown(request, each) for each in found.written],
         others=_others(found, [each.attempt for each in others]),
         dead=letter_token(handler, event_id)
         if found.claim is not None and found.claim.state == "dead_lettered"
@@ -115,14 +116,14 @@ def _others(found: Attempt, failed: list[int]) -> list[int]:
     return sorted(nearest)
 
 
-def _shown(written: Written) -> Shown:
+def _shown(request: PageRequest, written: Written) -> Shown:
     moments = (written.at_begin, written.before, written.after)
     names = sorted({name for fields in moments for name in fields or {}})
     raced = set(written.raced)
     rows = [_row(name, moments, raced=name in raced) for name in names]
     differing = [row for row in rows if row.raced or row.changed]
     return Shown(
-        written,
+        replace(written, overtaken_by=without_hidden(request, written.overtaken_by)),
         ":".join(part for part in written.key if part),
         differing,
         [row for row in rows if not (row.raced or row.changed)],

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ontologia.web.console.app import Console
 
 HELP = "handler:NAME operator:NAME event:ID session:ID"
+_MOST_CONDITIONS = 20
 _SHORT = {
     "handler": "handler_id",
     "event": "event_id",
@@ -51,6 +52,8 @@ def parse(text: str) -> dict[str, str]:
         if not colon or not name or not value:
             raise InvalidValueError(f"{word[:100]!r} is no condition", hint=HELP)
         found[_SHORT.get(name, name)] = value
+    if len(found) > _MOST_CONDITIONS:
+        raise InvalidValueError(f"a filter has at most {_MOST_CONDITIONS} conditions")
     return found
 
 
@@ -98,14 +101,14 @@ def hidden_changes(
     """Before and after of fields, of JSON of the parts that differ, without what `redact` names."""
     found: dict[str, tuple[Any, Any]] = {}
     rendering = request.console.rendering
-    waiting = list(reversed(changes.items()))
+    waiting = [(name, name, each) for name, each in reversed(changes.items())]
     while waiting:
-        path, (before, after) = waiting.pop()
-        if rendering.hides(path):
+        path, key, (before, after) = waiting.pop()
+        if rendering.hides_key(key):
             found[path] = HIDDEN, HIDDEN
         elif isinstance(before, dict) and isinstance(after, dict):
             parts: dict[str, tuple[Any, Any]] = differing(before, after)
-            waiting += ((f"{path}.{name}", each) for name, each in reversed(parts.items()))
+            waiting += ((f"{path}.{name}", name, each) for name, each in reversed(parts.items()))
         else:
             found[path] = rendering.redacted(before), rendering.redacted(after)
     return found

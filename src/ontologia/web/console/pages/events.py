@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
@@ -22,7 +22,7 @@ from ontologia.runtime.views.events import (
 from ontologia.runtime.views.paging import Page
 from ontologia.runtime.views.past import Past, event_at, newest_events_at
 from ontologia.runtime.views.search import Hit, search
-from ontologia.runtime.views.times import ago
+from ontologia.runtime.views.times import ago, in_utc
 from ontologia.web.console.actions import letter_token
 from ontologia.web.console.pages.search import url_of
 from ontologia.web.console.rendering import PageRequest, page
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _WORD = re.compile(r'\s*(?:(?P<key>[\w.-]+):)?(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<bare>[^\s"]+))')
 _PAYLOAD = "payload."
+_MOST_FIELDS = 20
 _SECONDS = 0.6  # that events are looked at, so that the page has time for the rest
 _STATES = {"dead": "dead_lettered", "done": "acked", "waiting": "pending"}
 """Short words for states."""
@@ -77,6 +78,8 @@ def parse(text: str, now: datetime) -> Filter:
             found = f"{key}:{value}" if key is not None else value
         else:
             raise InvalidValueError(f"{match[0].strip()[:100]!r} is one id too many", hint=HELP)
+    if len(payload) > _MOST_FIELDS:
+        raise InvalidValueError(f"a filter names at most {_MOST_FIELDS} fields of the payload")
     state = given.get("state")
     if state is not None and _STATES.get(state, state) not in EVENT_STATUSES:
         words = ", ".join((*EVENT_STATUSES, *_STATES))
@@ -100,12 +103,11 @@ def _since(text: str, now: datetime) -> datetime:
     except InvalidValueError:
         pass
     try:
-        when = datetime.fromisoformat(text)
-    except ValueError as error:
+        return in_utc(text)
+    except (ValueError, OverflowError) as error:
         raise InvalidValueError(
             f"since:{text[:100]} is neither a span, 2h, nor a time, 2026-11-16T18:00"
         ) from error
-    return when if when.tzinfo else when.replace(tzinfo=UTC)
 
 
 def _list(request: PageRequest) -> Response:
@@ -114,9 +116,15 @@ def _list(request: PageRequest) -> Response:
     asked = Filter(EventFilter(), None)
     try:
         asked = parse(text, request.as_of_time or request.now)
-        for path, _ in asked.which.payload:
+        for path, value in asked.which.payload:
             if request.console.rendering.hides(path):
                 raise InvalidValueError(f"payload.{path} is hidden here")
+            if request.console.rendering.redact and value.startswith(("{", "[")):
+                raise InvalidValueError(
+                    f"payload.{path} may hold a value that is hidden here, "
+                    "and is not compared with a whole object or list",
+                    hint="Compare a value in it.",
+                )
     except InvalidValueError as error:
         wrong, asked = error, Filter(EventFilter(), None)
     hits: list[Hit] = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import keyword
-import shlex
 from contextlib import suppress
 from dataclasses import replace
 from decimal import Decimal
@@ -27,7 +26,10 @@ from ontologia.runtime.views import objects
 from ontologia.runtime.views.commits import maker
 from ontologia.runtime.views.objects import Comparison, ObjectDetail, RelationsOf, TypeRow
 from ontologia.runtime.views.why import why_by_name
+from ontologia.schema.expression import field_type_of
+from ontologia.schema.shape import Shape
 from ontologia.store.rows import CommitRow
+from ontologia.web.console.actions import command_line
 from ontologia.web.console.pages.commits import hidden_changes, without_hidden
 from ontologia.web.console.rendering import PageRequest, page
 from ontologia.web.console.sparkline import Changes, sparkline
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = 6  # fields of an object that are shown in a list
 _VERSIONS = 20
+_MOST_FILTERS = 20
 _RELATIONS_SECONDS = 0.4  # of the past, they may cost all versions of their type
 
 
@@ -63,6 +66,8 @@ def _objects(request: PageRequest) -> Response:
     kind, name = _type_of(request)
     row, history = objects.type_(request.session, kind, name)
     texts = list(dict.fromkeys(each for each in params.getlist("filter") if each.strip()))
+    if len(texts) > _MOST_FILTERS:  # the page has links with all but one of them
+        raise InvalidValueError(f"a list has at most {_MOST_FILTERS} filters, got {len(texts):,}")
     order = request.query("order")
     found, wrong, code = None, None, None
     try:
@@ -70,6 +75,7 @@ def _objects(request: PageRequest) -> Response:
         for path in (*(each[0] for each in filters), _path_of(order or "")):
             if request.console.rendering.hides(path):
                 raise QueryError(f"{path} is hidden here")
+        _check_order(request, row, order)
         found = objects.objects(
             request.session,
             kind,
@@ -82,7 +88,9 @@ def _objects(request: PageRequest) -> Response:
         code = _code_of_list(request, row, filters, order)
     except (QueryError, InvalidValueError, MissingUpgraderError) as error:
         wrong = error
-    columns = [each for each in row.others if not request.console.rendering.hides(each)][:_COLUMNS]
+    columns = [each for each in row.others if not request.console.rendering.hides_key(each)][
+        :_COLUMNS
+    ]
     redacted = request.console.rendering.redacted
     return page(
         request,
@@ -122,6 +130,28 @@ def _path_of(order: str) -> str:
     return order.rpartition(":")[0] or order
 
 
+def _check_order(request: PageRequest, row: TypeRow, order: str | None) -> None:
+    """QueryError for an order by JSON, which sorts objects by all of their text, hidden or not.
+
+    Comparisons need no check: they hold for texts, numbers and truth values alone.
+    """
+    if order is None or not request.console.rendering.redact:
+        return
+    path = _path_of(order)
+    if field_type_of(Words(_shape_of(request, row)).expression(path)).kind == "json":
+        raise QueryError(
+            f"{path} may hold a value that is hidden here, and is not sorted by",
+            hint="Sort by a field that is no JSON.",
+        )
+
+
+def _shape_of(request: PageRequest, row: TypeRow) -> Shape:
+    stored = StoredTypes.of(request.session)
+    cls = stored.entity(row.name) if row.kind == "entity" else stored.relation(row.name)
+    shape: Shape = cls.__shape__
+    return shape
+
+
 def _is_name(text: str) -> bool:
     """Whether it can be the name of a class or field in Python."""
     return text.isidentifier() and not keyword.iskeyword(text)
@@ -131,9 +161,7 @@ def _code_of_list(
     request: PageRequest, row: TypeRow, filters: list[list[str]], order: str | None
 ) -> str | None:
     """The list as Python; None where its names are none of Python's."""
-    stored = StoredTypes.of(request.session)
-    cls = stored.entity(row.name) if row.kind == "entity" else stored.relation(row.name)
-    words = Words(cls.__shape__)
+    words = Words(_shape_of(request, row))
     what = "entities" if row.kind == "entity" else "relations"
     lines = [f"session.query().{what}({row.name})"]
     lines += (f".where({words.code(*each)})" for each in filters)
@@ -158,13 +186,11 @@ def _fields_of(path: str) -> list[str]:
 def _command(request: PageRequest, row: TypeRow, filters: list[str], order: str | None) -> str:
     """The list as a command."""
     what = "entities" if row.kind == "entity" else "relations"
-    parts = ["ontologia", "query", what, row.name]
-    parts += (part for each in filters for part in ("--filter", each))
-    if order is not None:
-        parts += ("--order-by", order)
-    if request.as_of is not None:
-        parts += ("--as-of", str(request.as_of))
-    return shlex.join(parts)
+    as_of = None if request.as_of is None else str(request.as_of)
+    options = [("--filter", each) for each in filters]
+    options += [("--order-by", order)] if order is not None else []
+    options += [("--as-of", as_of)] if as_of is not None else []
+    return command_line(("query", what), [row.name], options)
 
 
 # -- one object -----------------------------------------------------------------------------------
@@ -206,7 +232,7 @@ def _object(request: PageRequest) -> Response:
     why = _why(request, found, asked)
     compared = _compared(request, kind, name, exact)
     declared = sorted(found.fields, key=lambda each: each.name != row.key)
-    hides, redacted = request.console.rendering.hides, request.console.rendering.redacted
+    hides_key, redacted = request.console.rendering.hides_key, request.console.rendering.redacted
     return page(
         request,
         "object.html",
@@ -225,7 +251,7 @@ def _object(request: PageRequest) -> Response:
                     _numbers(each.changes, row.fields.get(each.name)),
                     found.first_drawn,
                     last,
-                    hidden=hides(each.name) or isinstance(each.value, dict | list),
+                    hidden=hides_key(each.name) or isinstance(each.value, dict | list),
                 ),
             )
             for each in declared
@@ -334,5 +360,5 @@ def _code_of_object(request: PageRequest, found: ObjectDetail, row: TypeRow) -> 
 
 
 def _why_command(found: ObjectDetail, field: str | None) -> str:
-    parts = ["ontologia", "why", found.type_name, found.label]
-    return shlex.join([*parts, "--field", field] if field else parts)
+    options = [("--field", field)] if field else []
+    return command_line(("why",), [found.type_name, found.label], options)
