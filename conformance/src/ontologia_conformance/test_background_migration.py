@@ -17,6 +17,7 @@ from ontologia.errors import (
     UpgraderError,
 )
 from ontologia.migration import MigrationResult
+from ontologia.migration.apply import Migration
 from ontologia.runtime.session import core_of
 from ontologia.store import staging
 from ontologia_conformance.shop import Product
@@ -572,6 +573,144 @@ def test_whoever_lost_the_migration_to_another_stages_nothing_more(old, migratin
     assert session.head == 2
 
 
+@pytest.fixture
+def before_taking(monkeypatch):
+    """Do something once, when a session is about to take a migration over."""
+
+    def arrange(act):
+        take = staging.Staging.take
+
+        def then_take(self, *args):
+            monkeypatch.setattr(staging.Staging, "take", take)
+            act()
+            return take(self, *args)
+
+        monkeypatch.setattr(staging.Staging, "take", then_take)
+
+    return arrange
+
+
+@pytest.mark.req("NEW-146")
+def test_what_switched_while_it_was_waited_for_is_moved_and_not_staged_again(
+    old, migrating, before_taking, contents
+):
+    """A second session found it before the switch; the first one dies after it."""
+    Newer = person_in_parts()
+    first = migrating(Newer)
+    interrupted(first, "upgrading")
+
+    def switch_and_die():
+        interrupted(first, "moving")
+        with migrating(Newer) as writer:
+            writer.ensure(Newer(id="p7", first="Grace", last="Hopper"))
+            assert writer.commit() == 3
+
+    before_taking(switch_and_die)
+
+    result = migrating(Newer).migrate(dry_run=False, force=True)
+
+    assert result == MigrationResult(["Person"], {"Person": 2}, 2, 8)
+    assert contents(*STAGING) == {table: [] for table in STAGING}
+    with migrating(Newer) as reader:
+        assert people(reader, Newer)["p7"].last == "Hopper"
+        assert people(reader, Newer)["p6"].meta().commit_id == 2
+
+
+@pytest.mark.req("NEW-146")
+def test_nothing_is_staged_of_a_migration_that_has_switched(old, migrating, contents):
+    """The fence, for a session that has not seen the switch and owns the migration all the same."""
+    session = migrating()
+    interrupted(session, "upgrading")
+    store = core_of(session).store
+    seen = store.staging.pending()
+    interrupted(session, "moving")
+    store.staging.take(seen.plan_hash, seen.owner_id, seen.holder)
+    before = contents("staged_entities")
+
+    for act in (store.staging.clear, store.staging.extend):
+        with pytest.raises(LockLostError):
+            act(seen)
+
+    assert contents("staged_entities") == before != {"staged_entities": []}
+
+
+@pytest.mark.req("NEW-146")
+def test_a_migration_that_another_session_finished_meanwhile_is_nothing_to_do(
+    old, migrating, before_taking
+):
+    first, second = migrating(), migrating()
+    token = second.migrate().token
+    interrupted(first, "upgrading")
+    before_taking(lambda: first.migrate(dry_run=False, force=True))
+
+    assert second.migrate(dry_run=False, token=token) == MigrationResult([], {}, None)
+    assert second.head == 2
+
+
+@pytest.mark.req("NEW-146")
+def test_taking_back_what_another_session_finished_meanwhile_does_nothing(
+    old, migrating, before_taking
+):
+    first = migrating()
+    interrupted(first, "upgrading")
+    before_taking(lambda: first.migrate(dry_run=False, force=True))
+
+    assert migrating().abort_migration() is None
+
+
+@pytest.mark.req("NEW-146")
+def test_taking_back_what_has_switched_meanwhile_leaves_it_to_the_next_session(
+    old, migrating, before_taking
+):
+    first = migrating()
+    interrupted(first, "upgrading")
+    before_taking(lambda: interrupted(first, "moving"))
+
+    with pytest.raises(MigrationError, match="it cannot be taken back"):
+        migrating().abort_migration()
+
+    waits_for_nobody = migrating(migration_lock_timeout_ms=0)
+    assert waits_for_nobody.migrate(dry_run=False, force=True).objects == 8
+
+
+@pytest.mark.req("NEW-146")
+@pytest.mark.parametrize("with_another", [False, True])
+def test_a_migration_that_cannot_be_made_any_more_is_cleared_by_the_next_one(
+    old, migrating, monkeypatch, contents, with_another
+):
+    """It died after it registered its version, and before it had cleared what it staged."""
+
+    def die(self, pending):
+        raise Stop
+
+    def delete():
+        old.delete([Person(id=f"p{n}", name="") for n in range(8)])
+        old.commit()
+
+    monkeypatch.setattr(staging.Staging, "clear", die)
+    with pytest.raises(Stop):
+        apply(migrating(), {"upgrading": delete})
+    monkeypatch.undo()
+    assert contents("pending_migration") != {"pending_migration": []}
+
+    if with_another:
+
+        class Full(Entity, name="Person"):
+            id: Field[str]
+            full: Field[str]
+
+        Newer = person_in_parts()
+        with migrating(Newer) as writer:
+            writer.ensure(Newer(id="p0", first="Ada", last="King"))
+            writer.commit()
+        session = migrating(Full, {("Person", 2): lambda f: {"id": f["id"], "full": f["last"]}})
+        assert session.migrate(dry_run=False, force=True).versions == {"Person": 3}
+    else:
+        assert migrating().migrate(dry_run=False, force=True) == MigrationResult([], {}, None)
+
+    assert contents(*STAGING) == {table: [] for table in STAGING}
+
+
 @pytest.mark.req("NEW-146")
 def test_another_migration_is_refused_while_one_is_pending(old, migrating, open_session):
     interrupted(migrating(), "upgrading")
@@ -708,6 +847,42 @@ def test_values_are_unique_while_objects_are_moved(old, migrating):
     }
 
 
+@pytest.mark.req("NEW-147")
+def test_a_value_that_is_taken_after_the_lease_ended_is_no_second_one_of_it(
+    old, open_session, monkeypatch, clock
+):
+    """Beside a type whose objects are upgraded, one whose objects stay and get a unique field."""
+
+    class UniquePrice(Entity, name="Product"):
+        sku: Field[str] = Field(primary_key=True)
+        price: Field[float] = Field(unique=True)
+
+    old.ensure([Product(sku="a", price=1.0), Product(sku="b", price=2.0)])
+    old.commit()
+    session = open_session(
+        entity_types=[person_in_parts(), UniquePrice], upgraders=SPLIT, settings=BACKGROUND
+    )
+    compare = Migration._duplicates
+
+    def then_stand_still(self, diff, upgraded):
+        found = compare(self, diff, upgraded)
+        if diff.name == "Product":
+            clock.advance(seconds=60)
+            old.ensure(Product(sku="b", price=1.0))
+            old.commit()
+        return found
+
+    monkeypatch.setattr(Migration, "_duplicates", then_stand_still)
+
+    with pytest.raises(LockLostError):
+        session.migrate(dry_run=False, force=True)
+
+    assert not session.pending_migration().switched
+    monkeypatch.undo()
+    with pytest.raises(UniqueViolationError):
+        session.migrate(dry_run=False, force=True)
+
+
 # -- how it goes --------------------------------------------------------------------------------------
 
 
@@ -728,6 +903,18 @@ def test_a_rate_is_the_most_objects_a_second(old, migrating, clock):
     migrating().migrate(dry_run=False, force=True, rate=2)
 
     assert clock.monotonic() - started == pytest.approx(2 * 8 / 2, abs=0.1)
+
+
+def test_the_lease_is_kept_while_the_rate_is(old, migrating, clock):
+    session = migrating(lock_lease_ms=1_000)
+    left = []
+
+    def look(now):
+        left.append(session.pending_migration().expires_at - clock.now())
+
+    session.migrate(dry_run=False, force=True, rate=0.5, progress=look)  # three objects: 6 s
+
+    assert min(left).total_seconds() >= 0.5
 
 
 @pytest.mark.parametrize("rate", [0, -1])
