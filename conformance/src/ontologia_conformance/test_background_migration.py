@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from random import Random
+from threading import Event, Thread, current_thread
 
 import pytest
 
@@ -454,6 +456,112 @@ def test_whatever_is_written_when_everybody_sees_one_version_or_the_other(
     )
     assert {row[0] for row in migrated} == before
     assert result.objects == len(before)
+
+
+@pytest.mark.req("NEW-145")
+@pytest.mark.parametrize("upgraders", [SPLIT, {}], ids=["with upgraders", "without"])
+def test_ends_that_are_looked_at_later_are_of_the_migration_too(
+    old, migrating, open_session, upgraders
+):
+    """Only the ends of a relation are migrated: no row of a new version becomes an object at once."""
+    old.ensure(Knows(left_key="p0", right_key="p7", kind="friend", since=1))
+    old.commit()
+    Newer = person_in_parts()
+
+    class Knowing(Relation[Newer, Newer], name="Knows"):
+        kind: Field[str] = Field(instance_key=True)
+        since: Field[int]
+
+    reader = open_session(entity_types=[Newer], relation_types=[Knowing], upgraders=upgraders)
+
+    def relation():
+        [found] = reader.query().relations(Knowing).collect()
+        return found
+
+    relation()  # what the session knows of versions is from before the migration
+
+    def look():
+        found = relation()
+        assert found.left == Newer(id="p0", first="Ada0", last="King0")
+        assert found.right == Newer(id="p7", first="Ada7", last="King7")
+        assert found.right.meta().commit_id == 3
+
+    apply(migrating(Newer), {"moving": look})
+
+
+class StandingStill(Thread):
+    """A thread that stands still once, right after it has asked what is settling."""
+
+    def __init__(self, monkeypatch, ask):
+        super().__init__(target=self._ask, args=(ask,))
+        self.asked, self.go = Event(), Event()
+        self.found = None
+        settling = staging.Staging.settling
+
+        def then_wait(staged):
+            found = settling(staged)
+            if current_thread() is self and not self.asked.is_set():
+                self.asked.set()
+                assert self.go.wait(30)
+            return found
+
+        monkeypatch.setattr(staging.Staging, "settling", then_wait)
+
+    def _ask(self, ask):
+        self.found = ask()
+
+
+@pytest.mark.req("NEW-145")
+def test_a_thread_that_asked_before_the_switch_does_not_hide_it_from_others(
+    old, migrating, monkeypatch
+):
+    Newer = person_in_parts()
+    reader, session = migrating(Newer), migrating(Newer)
+
+    def adas():
+        return reader.query().entities(Newer).where(Newer.first == "Ada7").count()
+
+    def look():
+        with suppress(SchemaOutdatedError):  # its objects are of the old version so far
+            people(reader, Newer)
+
+    slow = StandingStill(monkeypatch, look)
+    slow.start()
+    assert slow.asked.wait(30)
+    interrupted(session, "moving")
+    other = Thread(target=lambda: seen.append(adas()))
+    seen = []
+    other.start()
+    slow.go.set()
+    slow.join()
+    other.join()
+
+    assert seen == [1]
+    assert adas() == 1
+
+
+@pytest.mark.req("NEW-145")
+def test_a_thread_that_finds_the_switch_tells_the_others_when_it_knows_all(
+    old, migrating, monkeypatch
+):
+    Newer = person_in_parts()
+    reader, session = migrating(Newer), migrating(Newer)
+    interrupted(session, "moving")
+
+    def adas():
+        return reader.query().entities(Newer).where(Newer.first == "Ada7").count()
+
+    seen = []
+    slow = StandingStill(monkeypatch, adas)
+    slow.start()
+    assert slow.asked.wait(30)
+    other = Thread(target=lambda: seen.append(adas()))
+    other.start()
+    slow.go.set()
+    slow.join()
+    other.join()
+
+    assert (slow.found, seen) == (1, [1])
 
 
 # -- what goes wrong --------------------------------------------------------------------------------
