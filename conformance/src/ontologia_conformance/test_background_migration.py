@@ -15,12 +15,14 @@ from ontologia.errors import (
     MigrationError,
     MissingUpgraderError,
     SchemaOutdatedError,
+    TransferError,
     UniqueViolationError,
     UpgraderError,
 )
 from ontologia.migration import MigrationResult
 from ontologia.migration.apply import Migration
 from ontologia.runtime.session import core_of
+from ontologia.runtime.transfer import export_state
 from ontologia.store import staging
 from ontologia_conformance.shop import Product
 from ontologia_conformance.tiers import samples
@@ -487,6 +489,62 @@ def test_ends_that_are_looked_at_later_are_of_the_migration_too(
         assert found.right.meta().commit_id == 3
 
     apply(migrating(Newer), {"moving": look})
+
+
+@pytest.mark.req("NEW-145")
+def test_the_last_version_of_an_object_is_the_migrations_before_it_is_moved(old, migrating):
+    Newer = person_in_parts()
+    session = migrating(Newer)
+
+    def look():
+        for key in ("p0", "p7"):  # moved, and not moved
+            assert session.why(Newer, key).commit_id == 2
+            with core_of(session).store.provenance.read() as trail:
+                versions = list(trail.versions("entity", "Person", (key,)))
+                before = list(trail.versions("entity", "Person", (key,), before=2))
+            assert [(each.commit_id, each.schema_version) for each in versions] == [(2, 2), (1, 1)]
+            assert "first" in versions[0].fields
+            assert [each.commit_id for each in before] == [1]
+
+    apply(session, {"moving": look})
+    look()
+
+
+@pytest.mark.req("NEW-145")
+def test_the_last_version_of_a_relation_is_the_migrations_before_it_is_moved(old, migrating):
+    old.ensure([Knows(left_key="p0", right_key=f"p{n}", kind="k", since=n) for n in range(1, 8)])
+    old.commit()
+
+    class Since(Relation[Person, Person], name="Knows"):
+        kind: Field[str] = Field(instance_key=True)
+        year: Field[int]
+
+    session = migrating(Person, {("Knows", 1): lambda fields: {"year": fields["since"]}})
+    core_of(session).registry.add(Since)
+
+    def look():
+        with core_of(session).store.provenance.read() as trail:
+            [now, before] = trail.versions("relation", "Knows", ("p0", "p7", "k"))
+        assert (now.commit_id, now.fields, before.commit_id) == (3, '{"year":7}', 2)
+
+    apply(session, {"moving": look})
+    look()
+
+
+def test_an_export_is_refused_while_objects_are_moved(old, migrating):
+    Newer = person_in_parts()
+    session = migrating(Newer)
+    old.ensure(Product(sku="s", price=1.0))
+    old.commit()
+
+    def refused():
+        with pytest.raises(TransferError, match="Person cannot be exported yet: the migration of"):
+            export_state(session)
+        assert len(list(export_state(session, types=["Product"]).lines())) == 1
+        assert len(list(export_state(session, as_of=2).lines())) == 9
+
+    apply(session, {"moving": refused})
+    assert len(list(export_state(session).lines())) == 9
 
 
 class StandingStill(Thread):
