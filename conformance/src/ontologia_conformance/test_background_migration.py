@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from random import Random
+from threading import Event, Thread, current_thread
 
 import pytest
 
@@ -13,11 +15,14 @@ from ontologia.errors import (
     MigrationError,
     MissingUpgraderError,
     SchemaOutdatedError,
+    TransferError,
     UniqueViolationError,
     UpgraderError,
 )
 from ontologia.migration import MigrationResult
+from ontologia.migration.apply import Migration
 from ontologia.runtime.session import core_of
+from ontologia.runtime.transfer import export_state
 from ontologia.store import staging
 from ontologia_conformance.shop import Product
 from ontologia_conformance.tiers import samples
@@ -455,6 +460,168 @@ def test_whatever_is_written_when_everybody_sees_one_version_or_the_other(
     assert result.objects == len(before)
 
 
+@pytest.mark.req("NEW-145")
+@pytest.mark.parametrize("upgraders", [SPLIT, {}], ids=["with upgraders", "without"])
+def test_ends_that_are_looked_at_later_are_of_the_migration_too(
+    old, migrating, open_session, upgraders
+):
+    """Only the ends of a relation are migrated: no row of a new version becomes an object at once."""
+    old.ensure(Knows(left_key="p0", right_key="p7", kind="friend", since=1))
+    old.commit()
+    Newer = person_in_parts()
+
+    class Knowing(Relation[Newer, Newer], name="Knows"):
+        kind: Field[str] = Field(instance_key=True)
+        since: Field[int]
+
+    reader = open_session(entity_types=[Newer], relation_types=[Knowing], upgraders=upgraders)
+
+    def relation():
+        [found] = reader.query().relations(Knowing).collect()
+        return found
+
+    relation()  # what the session knows of versions is from before the migration
+
+    def look():
+        found = relation()
+        assert found.left == Newer(id="p0", first="Ada0", last="King0")
+        assert found.right == Newer(id="p7", first="Ada7", last="King7")
+        assert found.right.meta().commit_id == 3
+
+    apply(migrating(Newer), {"moving": look})
+
+
+@pytest.mark.req("NEW-145")
+def test_the_last_version_of_an_object_is_the_migrations_before_it_is_moved(old, migrating):
+    Newer = person_in_parts()
+    session = migrating(Newer)
+
+    def look():
+        for key in ("p0", "p7"):  # moved, and not moved
+            assert session.why(Newer, key).commit_id == 2
+            with core_of(session).store.provenance.read() as trail:
+                versions = list(trail.versions("entity", "Person", (key,)))
+                before = list(trail.versions("entity", "Person", (key,), before=2))
+            assert [(each.commit_id, each.schema_version) for each in versions] == [(2, 2), (1, 1)]
+            assert "first" in versions[0].fields
+            assert [each.commit_id for each in before] == [1]
+
+    apply(session, {"moving": look})
+    look()
+
+
+@pytest.mark.req("NEW-145")
+def test_the_last_version_of_a_relation_is_the_migrations_before_it_is_moved(old, migrating):
+    old.ensure([Knows(left_key="p0", right_key=f"p{n}", kind="k", since=n) for n in range(1, 8)])
+    old.commit()
+
+    class Since(Relation[Person, Person], name="Knows"):
+        kind: Field[str] = Field(instance_key=True)
+        year: Field[int]
+
+    session = migrating(Person, {("Knows", 1): lambda fields: {"year": fields["since"]}})
+    core_of(session).registry.add(Since)
+
+    def look():
+        with core_of(session).store.provenance.read() as trail:
+            [now, before] = trail.versions("relation", "Knows", ("p0", "p7", "k"))
+        assert (now.commit_id, now.fields, before.commit_id) == (3, '{"year":7}', 2)
+
+    apply(session, {"moving": look})
+    look()
+
+
+def test_an_export_is_refused_while_objects_are_moved(old, migrating):
+    Newer = person_in_parts()
+    session = migrating(Newer)
+    old.ensure(Product(sku="s", price=1.0))
+    old.commit()
+
+    def refused():
+        with pytest.raises(TransferError, match="Person cannot be exported yet: the migration of"):
+            export_state(session)
+        assert len(list(export_state(session, types=["Product"]).lines())) == 1
+        assert len(list(export_state(session, as_of=2).lines())) == 9
+
+    apply(session, {"moving": refused})
+    assert len(list(export_state(session).lines())) == 9
+
+
+class StandingStill(Thread):
+    """A thread that stands still once, right after it has asked what is settling."""
+
+    def __init__(self, monkeypatch, ask):
+        super().__init__(target=self._ask, args=(ask,))
+        self.asked, self.go = Event(), Event()
+        self.found = None
+        settling = staging.Staging.settling
+
+        def then_wait(staged):
+            found = settling(staged)
+            if current_thread() is self and not self.asked.is_set():
+                self.asked.set()
+                assert self.go.wait(30)
+            return found
+
+        monkeypatch.setattr(staging.Staging, "settling", then_wait)
+
+    def _ask(self, ask):
+        self.found = ask()
+
+
+@pytest.mark.req("NEW-145")
+def test_a_thread_that_asked_before_the_switch_does_not_hide_it_from_others(
+    old, migrating, monkeypatch
+):
+    Newer = person_in_parts()
+    reader, session = migrating(Newer), migrating(Newer)
+
+    def adas():
+        return reader.query().entities(Newer).where(Newer.first == "Ada7").count()
+
+    def look():
+        with suppress(SchemaOutdatedError):  # its objects are of the old version so far
+            people(reader, Newer)
+
+    slow = StandingStill(monkeypatch, look)
+    slow.start()
+    assert slow.asked.wait(30)
+    interrupted(session, "moving")
+    other = Thread(target=lambda: seen.append(adas()))
+    seen = []
+    other.start()
+    slow.go.set()
+    slow.join()
+    other.join()
+
+    assert seen == [1]
+    assert adas() == 1
+
+
+@pytest.mark.req("NEW-145")
+def test_a_thread_that_finds_the_switch_tells_the_others_when_it_knows_all(
+    old, migrating, monkeypatch
+):
+    Newer = person_in_parts()
+    reader, session = migrating(Newer), migrating(Newer)
+    interrupted(session, "moving")
+
+    def adas():
+        return reader.query().entities(Newer).where(Newer.first == "Ada7").count()
+
+    seen = []
+    slow = StandingStill(monkeypatch, adas)
+    slow.start()
+    assert slow.asked.wait(30)
+    other = Thread(target=lambda: seen.append(adas()))
+    other.start()
+    slow.go.set()
+    slow.join()
+    other.join()
+
+    assert (slow.found, seen) == (1, [1])
+
+
 # -- what goes wrong --------------------------------------------------------------------------------
 
 
@@ -570,6 +737,144 @@ def test_whoever_lost_the_migration_to_another_stages_nothing_more(old, migratin
 
     assert contents(*STAGING) == {table: [] for table in STAGING}
     assert session.head == 2
+
+
+@pytest.fixture
+def before_taking(monkeypatch):
+    """Do something once, when a session is about to take a migration over."""
+
+    def arrange(act):
+        take = staging.Staging.take
+
+        def then_take(self, *args):
+            monkeypatch.setattr(staging.Staging, "take", take)
+            act()
+            return take(self, *args)
+
+        monkeypatch.setattr(staging.Staging, "take", then_take)
+
+    return arrange
+
+
+@pytest.mark.req("NEW-146")
+def test_what_switched_while_it_was_waited_for_is_moved_and_not_staged_again(
+    old, migrating, before_taking, contents
+):
+    """A second session found it before the switch; the first one dies after it."""
+    Newer = person_in_parts()
+    first = migrating(Newer)
+    interrupted(first, "upgrading")
+
+    def switch_and_die():
+        interrupted(first, "moving")
+        with migrating(Newer) as writer:
+            writer.ensure(Newer(id="p7", first="Grace", last="Hopper"))
+            assert writer.commit() == 3
+
+    before_taking(switch_and_die)
+
+    result = migrating(Newer).migrate(dry_run=False, force=True)
+
+    assert result == MigrationResult(["Person"], {"Person": 2}, 2, 8)
+    assert contents(*STAGING) == {table: [] for table in STAGING}
+    with migrating(Newer) as reader:
+        assert people(reader, Newer)["p7"].last == "Hopper"
+        assert people(reader, Newer)["p6"].meta().commit_id == 2
+
+
+@pytest.mark.req("NEW-146")
+def test_nothing_is_staged_of_a_migration_that_has_switched(old, migrating, contents):
+    """The fence, for a session that has not seen the switch and owns the migration all the same."""
+    session = migrating()
+    interrupted(session, "upgrading")
+    store = core_of(session).store
+    seen = store.staging.pending()
+    interrupted(session, "moving")
+    store.staging.take(seen.plan_hash, seen.owner_id, seen.holder)
+    before = contents("staged_entities")
+
+    for act in (store.staging.clear, store.staging.extend):
+        with pytest.raises(LockLostError):
+            act(seen)
+
+    assert contents("staged_entities") == before != {"staged_entities": []}
+
+
+@pytest.mark.req("NEW-146")
+def test_a_migration_that_another_session_finished_meanwhile_is_nothing_to_do(
+    old, migrating, before_taking
+):
+    first, second = migrating(), migrating()
+    token = second.migrate().token
+    interrupted(first, "upgrading")
+    before_taking(lambda: first.migrate(dry_run=False, force=True))
+
+    assert second.migrate(dry_run=False, token=token) == MigrationResult([], {}, None)
+    assert second.head == 2
+
+
+@pytest.mark.req("NEW-146")
+def test_taking_back_what_another_session_finished_meanwhile_does_nothing(
+    old, migrating, before_taking
+):
+    first = migrating()
+    interrupted(first, "upgrading")
+    before_taking(lambda: first.migrate(dry_run=False, force=True))
+
+    assert migrating().abort_migration() is None
+
+
+@pytest.mark.req("NEW-146")
+def test_taking_back_what_has_switched_meanwhile_leaves_it_to_the_next_session(
+    old, migrating, before_taking
+):
+    first = migrating()
+    interrupted(first, "upgrading")
+    before_taking(lambda: interrupted(first, "moving"))
+
+    with pytest.raises(MigrationError, match="it cannot be taken back"):
+        migrating().abort_migration()
+
+    waits_for_nobody = migrating(migration_lock_timeout_ms=0)
+    assert waits_for_nobody.migrate(dry_run=False, force=True).objects == 8
+
+
+@pytest.mark.req("NEW-146")
+@pytest.mark.parametrize("with_another", [False, True])
+def test_a_migration_that_cannot_be_made_any_more_is_cleared_by_the_next_one(
+    old, migrating, monkeypatch, contents, with_another
+):
+    """It died after it registered its version, and before it had cleared what it staged."""
+
+    def die(self, pending):
+        raise Stop
+
+    def delete():
+        old.delete([Person(id=f"p{n}", name="") for n in range(8)])
+        old.commit()
+
+    monkeypatch.setattr(staging.Staging, "clear", die)
+    with pytest.raises(Stop):
+        apply(migrating(), {"upgrading": delete})
+    monkeypatch.undo()
+    assert contents("pending_migration") != {"pending_migration": []}
+
+    if with_another:
+
+        class Full(Entity, name="Person"):
+            id: Field[str]
+            full: Field[str]
+
+        Newer = person_in_parts()
+        with migrating(Newer) as writer:
+            writer.ensure(Newer(id="p0", first="Ada", last="King"))
+            writer.commit()
+        session = migrating(Full, {("Person", 2): lambda f: {"id": f["id"], "full": f["last"]}})
+        assert session.migrate(dry_run=False, force=True).versions == {"Person": 3}
+    else:
+        assert migrating().migrate(dry_run=False, force=True) == MigrationResult([], {}, None)
+
+    assert contents(*STAGING) == {table: [] for table in STAGING}
 
 
 @pytest.mark.req("NEW-146")
@@ -708,6 +1013,42 @@ def test_values_are_unique_while_objects_are_moved(old, migrating):
     }
 
 
+@pytest.mark.req("NEW-147")
+def test_a_value_that_is_taken_after_the_lease_ended_is_no_second_one_of_it(
+    old, open_session, monkeypatch, clock
+):
+    """Beside a type whose objects are upgraded, one whose objects stay and get a unique field."""
+
+    class UniquePrice(Entity, name="Product"):
+        sku: Field[str] = Field(primary_key=True)
+        price: Field[float] = Field(unique=True)
+
+    old.ensure([Product(sku="a", price=1.0), Product(sku="b", price=2.0)])
+    old.commit()
+    session = open_session(
+        entity_types=[person_in_parts(), UniquePrice], upgraders=SPLIT, settings=BACKGROUND
+    )
+    compare = Migration._duplicates
+
+    def then_stand_still(self, diff, upgraded):
+        found = compare(self, diff, upgraded)
+        if diff.name == "Product":
+            clock.advance(seconds=60)
+            old.ensure(Product(sku="b", price=1.0))
+            old.commit()
+        return found
+
+    monkeypatch.setattr(Migration, "_duplicates", then_stand_still)
+
+    with pytest.raises(LockLostError):
+        session.migrate(dry_run=False, force=True)
+
+    assert not session.pending_migration().switched
+    monkeypatch.undo()
+    with pytest.raises(UniqueViolationError):
+        session.migrate(dry_run=False, force=True)
+
+
 # -- how it goes --------------------------------------------------------------------------------------
 
 
@@ -728,6 +1069,18 @@ def test_a_rate_is_the_most_objects_a_second(old, migrating, clock):
     migrating().migrate(dry_run=False, force=True, rate=2)
 
     assert clock.monotonic() - started == pytest.approx(2 * 8 / 2, abs=0.1)
+
+
+def test_the_lease_is_kept_while_the_rate_is(old, migrating, clock):
+    session = migrating(lock_lease_ms=1_000)
+    left = []
+
+    def look(now):
+        left.append(session.pending_migration().expires_at - clock.now())
+
+    session.migrate(dry_run=False, force=True, rate=0.5, progress=look)  # three objects: 6 s
+
+    assert min(left).total_seconds() >= 0.5
 
 
 @pytest.mark.parametrize("rate", [0, -1])

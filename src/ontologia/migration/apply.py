@@ -117,23 +117,30 @@ class Migration:
             progress=progress,
             rate=rate,
         )
-        settled = self._settle(background)
-        diffs, head = self._plan()
-        if not diffs:
-            return settled
-        if token is None and not force:
-            raise MigrationTokenError("a migration needs the token of its preview, or force=True")
-        if all(self._leaves(diff) and not diff.made_unique for diff in diffs):
+        while True:
+            settled = self._settle(background)
+            diffs, head = self._plan()
+            if not diffs:
+                return settled
+            if token is None and not force:
+                raise MigrationTokenError(
+                    "a migration needs the token of its preview, or force=True"
+                )
+            leaving = all(self._leaves(diff) and not diff.made_unique for diff in diffs)
+            if leaving or not self._is_for_background(diffs):
+                break
+            if token is not None:
+                _check(token, diffs, head, follow=follow)
+            result = self._in_background(background, owner_id, diffs, metadata, record)
+            if result is not None:
+                return result
+        if leaving:
             if token is not None:
                 _check(token, diffs, head, follow=follow)
             at = None if token is None or follow else head
             result = self._write(owner_id, diffs, at, [], metadata, record, lease=False)
             self._versions.forget()
             return result
-        if self._is_for_background(diffs):
-            if token is not None:
-                _check(token, diffs, head, follow=follow)
-            return self._in_background(background, owner_id, diffs, metadata, record)
         with self._store.long_write(owner_id):
             diffs, head = self._plan()
             if token is not None:
@@ -160,8 +167,12 @@ class Migration:
             self._store, self._versions, self._clock, self._config, owner_id, self._holder
         )
         if not pending.switched:
-            pending = background.take_over(pending)
+            taken = background.take_over(pending)
+            if taken is None:
+                return None
+            pending = taken
         if pending.switched:
+            background.release(pending)
             raise MigrationError(
                 f"{pending}; it cannot be taken back", hint="Migrate again, which finishes it."
             )
@@ -169,11 +180,32 @@ class Migration:
         return pending
 
     def _settle(self, background: Background) -> MigrationResult:
-        """Finish a migration in the background that has switched, if there is one."""
+        """Finish a migration in the background that has switched, if there is one.
+
+        One that cannot be made any more is taken back: another program was faster with its types.
+        """
         pending = self._store.staging.pending()
-        if pending is None or not pending.switched:
-            return MigrationResult([], {}, None)
-        pending = background.take_over(pending)
+        if pending is not None and (pending.switched or self._is_past(pending)):
+            pending = background.take_over(pending)
+            if pending is not None and pending.switched:
+                return self._finish(background, pending)
+            if pending is not None:
+                background.abort(pending)
+        return MigrationResult([], {}, None)
+
+    def _is_past(self, pending: PendingMigration) -> bool:
+        """Whether a type of a migration is not of the version any more that it begins with."""
+        with self._store.read() as reader:
+            known = reader.current_types(pending.keys)
+        return any(
+            (stored := known.get((kind, name))) is None
+            or stored.dropped
+            or stored.version != version
+            for kind, name, version in pending.types
+        )
+
+    def _finish(self, background: Background, pending: PendingMigration) -> MigrationResult:
+        """Move what a migration that has switched has staged."""
         try:
             background.settle(pending)
         except BaseException:
@@ -205,12 +237,17 @@ class Migration:
         diffs: list[TypeDiff],
         metadata: dict[str, Any],
         record: dict[str, Any] | None,
-    ) -> MigrationResult:
+    ) -> MigrationResult | None:
+        """None if another session has finished it, or has taken it back, while this one waited."""
         anew = [diff for diff in diffs if not self._leaves(diff)]
         for diff in anew:
             self._versions.chain(self._shape(diff), diff.from_version, diff.from_version + 1)
         types = [(diff.kind, diff.name, diff.from_version) for diff in diffs]
         pending = background.take(compute_plan_hash(diffs), types, self._objects(diffs))
+        if pending is None:
+            return None
+        if pending.switched:
+            return self._finish(background, pending)
         names: dict[str, int] = {}
 
         def write(tx: Transaction, objects: int) -> int | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from ontologia import codec
@@ -21,7 +22,6 @@ from ontologia.errors import (
     DatabaseError,
     LockContentionError,
     MigrationError,
-    MigrationTokenError,
     UniqueViolationError,
     UpgraderError,
 )
@@ -47,6 +47,8 @@ _FEW = 500
 _MOST_ATTEMPTS = 10
 """Switches that are put off because more was left than that; then all is upgraded in the switch."""
 _UNIQUE_ATTEMPTS = 3
+_STEPS_OF_LEASE = 4
+"""How often the lease is extended before it would end, while the migration waits."""
 
 Step = Literal["upgrading", "catching up", "waiting for sessions", "moving"]
 
@@ -103,8 +105,8 @@ class Background:
 
     def take(
         self, plan_hash: str, types: Sequence[tuple[str, str, int]], objects: int
-    ) -> PendingMigration:
-        """Begin the migration, or go on with it.
+    ) -> PendingMigration | None:
+        """Begin the migration, or go on with it; it may have switched. None as in `take_over`.
 
         MigrationError if another one is pending, LockContentionError if somebody else does it and
         goes on for longer than `migration_lock_timeout_ms`.
@@ -125,23 +127,26 @@ class Background:
             raise other_pending(pending)
         return self.take_over(pending)
 
-    def take_over(self, pending: PendingMigration) -> PendingMigration:
-        """Go on with what somebody has begun, once its lease has ended."""
+    def take_over(self, pending: PendingMigration) -> PendingMigration | None:
+        """Go on with what another session has begun, once its lease has ended.
+
+        Returns it as it is by then; it may have switched. None if it was finished or taken back
+        meanwhile. LockContentionError after `migration_lock_timeout_ms`.
+        """
         started = self._clock.monotonic()
-        while not self._staging.take(pending.plan_hash, self._owner_id, self._holder):
+        while True:
+            self._staging.take(pending.plan_hash, self._owner_id, self._holder)
             found = self._staging.pending()
             if found is None or found.plan_hash != pending.plan_hash:
-                raise MigrationTokenError("the migration was ended by another session meanwhile")
+                return None
+            if found.owner_id == self._owner_id:
+                return found
             waited = (self._clock.monotonic() - started) * 1000
             if waited >= self._config.migration_lock_timeout_ms:
                 raise LockContentionError(
                     f"{found.owner_id} ({found.holder})", waited, what="the migration"
                 )
             self._clock.sleep(STEP)
-        found = self._staging.pending()
-        if found is None or found.owner_id != self._owner_id:
-            raise MigrationTokenError("the migration was ended by another session meanwhile")
-        return found
 
     def release(self, pending: PendingMigration) -> None:
         """Let somebody else go on with it at once."""
@@ -155,7 +160,7 @@ class Background:
 
         UpgraderError if an upgrader fails; what was staged stays.
         """
-        meter = self._meter("upgrading", pending.staged, pending.objects)
+        meter = self._meter(pending, "upgrading", pending.staged, pending.objects)
         for diff in diffs:
             after: ObjectKey | None = None
             while waiting := self._staging.unstaged(diff.key, after):
@@ -166,7 +171,7 @@ class Background:
 
     def catch_up(self, pending: PendingMigration, diffs: Sequence[_Diff]) -> PendingMigration:
         """Upgrade what others have written meanwhile, until little is left."""
-        meter = self._meter("catching up", 0, 0)
+        meter = self._meter(pending, "catching up", 0, 0)
         for _ in range(_MOST_ATTEMPTS):
             with self._store.read() as reader:
                 head = reader.head()
@@ -268,6 +273,8 @@ class Background:
             late = len(self._late or ())
             try:
                 with self._store.write(owner_id=self._owner_id, timeout_ms=limit) as tx:
+                    if check is not None:  # nobody has committed since, if the lease has not ended
+                        tx.verify_lock(self._owner_id)
                     left = 0
                     for diff in diffs:
                         for waiting in self._changed(diff, pending.since_commit, tx.tx):
@@ -337,8 +344,8 @@ class Background:
                     hint="Stop them, or set migration_wait_for_old_sessions_ms to 0. " + _GO_ON,
                 )
             self._tell(MigrationProgress("waiting for sessions", 0, len(old), 0.0))
-            self._staging.stage(pending, (), pending.since_commit)  # which extends the lease
-            self._clock.sleep(min(0.5, limit / 1000))
+            self._staging.extend(pending)
+            self._pause(pending, min(0.5, limit / 1000))
 
     def _old_sessions(self, pending: PendingMigration) -> list[str]:
         outdated = {
@@ -356,7 +363,8 @@ class Background:
 
     def settle(self, pending: PendingMigration) -> None:
         """Move what is staged to its place."""
-        meter = self._meter("moving", pending.objects - pending.staged, pending.objects)
+        moved = pending.objects - pending.staged
+        meter = self._meter(pending, "moving", moved, pending.objects)
         steps = self._staging.settle(
             pending, lambda: self._store.write(owner_id=self._owner_id, durable=False)
         )
@@ -369,8 +377,18 @@ class Background:
 
     # -- progress -----------------------------------------------------------------------------
 
-    def _meter(self, step: Step, done: int, objects: int) -> _Meter:
-        return _Meter(step, done, objects, self._clock, self._rate, self._tell)
+    def _meter(self, pending: PendingMigration, step: Step, done: int, objects: int) -> _Meter:
+        pause = partial(self._pause, pending)
+        return _Meter(step, done, objects, self._clock, self._rate, pause, self._tell)
+
+    def _pause(self, pending: PendingMigration, seconds: float) -> None:
+        """Sleep, and keep the lease."""
+        most = self._config.lock_lease_ms / 1000 / _STEPS_OF_LEASE
+        while seconds > most:
+            self._clock.sleep(most)
+            self._staging.extend(pending)
+            seconds -= most
+        self._clock.sleep(seconds)
 
     def _tell(self, progress: MigrationProgress) -> None:
         if self._progress is not None:
@@ -419,11 +437,12 @@ class _Meter:
         objects: int,
         clock: Clock,
         limit: float | None,
+        pause: Callable[[float], None],
         tell: Callable[[MigrationProgress], None],
     ) -> None:
         self._step: Step = step
         self._done, self._objects = done, objects
-        self._clock, self._limit, self._tell = clock, limit, tell
+        self._clock, self._limit, self._pause, self._tell = clock, limit, pause, tell
         self._began, self._passed = clock.monotonic(), 0
 
     def passed(self, objects: int) -> None:
@@ -432,7 +451,7 @@ class _Meter:
         self._done += objects
         seconds = self._clock.monotonic() - self._began
         if self._limit is not None and (ahead := self._passed / self._limit - seconds) > 0:
-            self._clock.sleep(ahead)
+            self._pause(ahead)
             seconds += ahead
         rate = self._passed / seconds if seconds > 0 else 0.0
         self._tell(MigrationProgress(self._step, self._done, max(self._done, self._objects), rate))

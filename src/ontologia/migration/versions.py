@@ -6,6 +6,7 @@ import functools
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from threading import RLock
 from typing import Any
 
 from ontologia import codec
@@ -68,6 +69,8 @@ class TypeVersions:
         self._own = dict(upgraders)
         self._specs: dict[TypeKey, tuple[TypeSpec, str]] = {}
         self._loaders: dict[tuple[str, str, int], Load | None] = {}
+        self._met: set[tuple[str, str, int]] = set()
+        """Kind, name and version of rows that were read since `forget`."""
         self._fillings: dict[tuple[str, str, int, int], Filling | None] = {}
         self._standing: dict[TypeKey, _Standing] = {}
         self._older: dict[TypeKey, _Standing] = {}
@@ -76,6 +79,8 @@ class TypeVersions:
         self.settling: frozenset[TypeKey] = frozenset()
         """Types of which current objects may not be in their places yet, as far as is known."""
         self._behind = False
+        self._lock = RLock()
+        """Of `settling` and what is known of versions: a thread does not put back what was before."""
         self._generation = 0
         self._verified: tuple[int, dict[TypeKey, int]] = (-1, {})
 
@@ -392,12 +397,14 @@ class TypeVersions:
         """
         if fields or self._behind or self.settling:
             generation = self._store.schema_generation()
-            changed = generation != self._generation
-            if changed:
-                self.forget()
-                self._generation = generation
-            if changed or self.settling:
+            if generation == self._generation and not self.settling:
+                return
+            with self._lock:
                 self.settling = self._store.staging.settling()
+                if generation != self._generation:
+                    self.forget()
+                    # The last of all: a thread that finds it goes on with what was found before.
+                    self._generation = generation
 
     def loader(self, shape: Shape, version: int | None) -> Load | None:
         """How a row of this version becomes fields of the class; None if it already fits.
@@ -407,14 +414,29 @@ class TypeVersions:
         """
         number = 1 if version is None else version
         key = (shape.kind, shape.name, number)
-        if key not in self._loaders:
-            self.settling = self._store.staging.settling()
-            self._loaders[key] = self._make_loader(shape, number)
-        return self._loaders[key]
+        try:
+            return self._loaders[key]
+        except KeyError:
+            with self._lock:
+                self._meet(key)
+                made = self._loaders[key] = self._make_loader(shape, number)
+                return made
+
+    def meet(self, shape: Shape, version: int | None) -> None:
+        """As `loader` does, look at `settling` for a row that becomes an object later, or never."""
+        key = (shape.kind, shape.name, 1 if version is None else version)
+        if key not in self._met:
+            with self._lock:
+                self._meet(key)
+
+    def _meet(self, key: tuple[str, str, int]) -> None:
+        self.settling = self._store.staging.settling()
+        self._met.add(key)
 
     def forget(self) -> None:
         """The store's schema changed: look again."""
         self._loaders.clear()
+        self._met.clear()
         self._standing.clear()
         self.fills = {}
         self._behind = False

@@ -178,6 +178,10 @@ class Reader:
             return None
         return self._entities(shape, [(key, row.fields, row.commit_id, row.schema_version, 0)])[0]
 
+    def meet(self, shape: Shape, version: int | None) -> None:
+        """A row of this version was read, of which an object is made when it is looked at."""
+        self._versions.meet(shape, version)
+
     def _fields(
         self, shape: Shape, key: ObjectKey, text: str, version: int | None
     ) -> dict[str, Any]:
@@ -343,11 +347,18 @@ class _Ends:
         self._relation = relation
         self._rows: dict[tuple[str, str], EndRow] = {}
         self._made: dict[tuple[str, str], Any] = {}
+        self._met: set[tuple[str, int | None]] = set()
         self.note: Callable[[Shape, str, Any], None] | None = None
         """Called with each end that is looked at: its type, its key, and the entity or None."""
 
     def add(self, side: str, key: str, row: EndRow) -> None:
         self._rows[side, key] = row
+        met = (side, row.schema_version)
+        if met not in self._met:
+            self._met.add(met)
+            shape = self._relation.ends[side]
+            if shape is not None and row.fields is not None:
+                self._reader.meet(shape, row.schema_version)
 
     def get(self, side: str, key: str) -> Any:
         place = (side, key)

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import cached_property
 from typing import NamedTuple
 
 from ontologia import codec
 from ontologia.clock import from_text, to_text
 from ontologia.store.database import Database, Tx
-from ontologia.store.rows import TOMBSTONE, CommitRow, EventRow, ObjectKey, RawChange
+from ontologia.store.rows import TOMBSTONE, CommitRow, EventRow, ObjectKey, RawChange, TypeKey
+from ontologia.store.staging import settling_types
 
 _PAGE = 500
 _END = 2**63 - 1
@@ -87,12 +89,22 @@ class Trail:
         self._tx = tx
         self._sql = sql
 
+    @cached_property
+    def _settling(self) -> frozenset[TypeKey]:
+        """Types of which a migration's versions may not be in the history yet."""
+        row = self._tx.one(self._sql["settling_now"])
+        return settling_types(row and row[0])
+
     def versions(
         self, kind: str, type_name: str, key: ObjectKey, *, before: int = _END
     ) -> Iterator[StoredVersion]:
         """What was said of one object before a commit, the newest first, read as it is wanted."""
         sql = self._sql[f"{kind}_versions"]
         asked = {"type": type_name, **dict(zip(_KEY[kind], key, strict=True))}
+        if (kind, type_name) in self._settling:
+            settling = self._sql[f"settling_version_of_{kind}"]
+            for row in self._tx.all(settling, {**asked, "before": before}):
+                yield StoredVersion(*row)  # newer than all that the history has of the object
         most = 2  # two are enough to see that the last version changed it
         while rows := self._tx.all(sql, {**asked, "before": before, "most": most}):
             for commit_id, fields, version in rows:

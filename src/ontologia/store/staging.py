@@ -220,10 +220,19 @@ class Staging:
         with self._database.write(durable=False) as tx:
             tx.run(self._sql["release_migration"], named)
 
+    def extend(self, pending: PendingMigration) -> None:
+        """Extend the lease; LockLostError if the migration was taken over."""
+        with self._database.write(durable=False) as tx:
+            self._advance(tx, pending, 0, pending.since_commit)
+
     def _advance(self, tx: Tx, pending: PendingMigration, staged: int, since: int) -> None:
-        """The fence: LockLostError unless this owner still has the migration."""
+        """The fence: LockLostError unless this owner still has the migration, as it knows it.
+
+        What is staged is current once the migration has switched, and is not staged again then.
+        """
         named: dict[str, Any] = {"plan_hash": pending.plan_hash, "owner_id": pending.owner_id}
         named |= {"staged": staged, "since_commit": since, **self._times()}
+        named["switched_in"] = pending.commit_id or 0
         if not tx.run(self._sql["advance_migration"], named):
             raise LockLostError("pending_migration", pending.owner_id)
 

@@ -84,6 +84,8 @@ def export_state(
 ) -> Export:
     """Export the objects of all types, or of these; NotFoundError for one that is not there.
 
+    TransferError while a migration moves objects of these types to their places: the history lacks
+    versions of it until then.
     Counts first: what counting costs, see `Contents.counts`.
     """
     store = core_of(session).store
@@ -106,6 +108,15 @@ def export_state(
         )
     objects = sum(counts.get(key, 0) for key in chosen)
     now = head if as_of is None else as_of
+    pending = store.staging.pending()
+    if pending is not None and pending.commit_id is not None and pending.commit_id <= now:
+        moved = sorted(name for _, name in pending.keys & chosen.keys())
+        if moved:
+            raise TransferError(
+                f"{', '.join(moved)} cannot be exported yet: {pending}; nothing was exported",
+                hint="Finish the migration: migrate again; or export other types, or as of a "
+                f"commit before {pending.commit_id}.",
+            )
     return Export(inventory, Header(now, objects, list(chosen.values())), steps)
 
 

@@ -524,6 +524,31 @@ SELECT commit_id, fields_json, schema_version_id FROM relation_history
    AND instance_key = :instance AND commit_id < :before
  ORDER BY commit_id DESC, id DESC LIMIT :most;
 
+-- name: settling_version_of_entity
+-- The version that a migration has given an entity, while it is not in the history yet.
+SELECT m.commit_id, st.fields_json, st.schema_version_id
+  FROM pending_migration AS m
+ CROSS JOIN staged_entities AS st
+ CROSS JOIN entity_latest AS l
+ WHERE m.commit_id < :before AND st.entity_type = :type AND st.entity_key = :key
+   AND l.entity_type = st.entity_type AND l.entity_key = st.entity_key
+   AND l.commit_id = st.source_commit;
+
+-- name: settling_version_of_relation
+SELECT m.commit_id, st.fields_json, st.schema_version_id
+  FROM pending_migration AS m
+ CROSS JOIN staged_relations AS st
+ CROSS JOIN relation_latest AS l
+ WHERE m.commit_id < :before AND st.relation_type = :type AND st.left_key = :left
+   AND st.right_key = :right AND st.instance_key = :instance
+   AND l.relation_type = st.relation_type AND l.left_key = st.left_key
+   AND l.right_key = st.right_key AND l.instance_key = st.instance_key
+   AND l.commit_id = st.source_commit;
+
+-- name: settling_now
+-- The types of a migration that has switched and is not finished.
+SELECT m.types_json FROM pending_migration AS m WHERE m.commit_id IS NOT NULL;
+
 -- name: entity_changes_of
 -- The next entities that one commit wrote, each as it was before and after.
 SELECT h.id, h.entity_type, h.entity_key, b.fields_json, h.fields_json, b.schema_version_id,
