@@ -95,7 +95,7 @@ def test_every_limit_of_the_console_is_in_a_table():
         "logins of a console": f"{access._MOST_LOGINS:,} ",
         "pages of a console that are made at the same time": f"{console._THREADS} ",
         "time for the reads of a page": f"{paging.DEADLINE:g} second ",
-        "streams of open pages": f"{live._MOST:,}; ",
+        "streams of open pages": f"{live._MOST:,}, of {live._MOST_FOLLOWERS} namespaces; ",
     }
 
     for what, limit in limits.items():

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import logging
+import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from threading import RLock
 from typing import Any
 
 from ontologia import codec
@@ -79,7 +79,7 @@ class TypeVersions:
         self.settling: frozenset[TypeKey] = frozenset()
         """Types of which current objects may not be in their places yet, as far as is known."""
         self._behind = False
-        self._lock = RLock()
+        self._lock = threading.RLock()
         """Of `settling` and what is known of versions: a thread does not put back what was before."""
         self._generation = 0
         self._verified: tuple[int, dict[TypeKey, int]] = (-1, {})

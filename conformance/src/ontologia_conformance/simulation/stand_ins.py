@@ -17,6 +17,7 @@ from typing import Any
 from ontologia_conformance.simulation.turns import Task, Turns
 
 _MODULES = (
+    "migration.versions",
     *("engine.acks", "engine.engine", "engine.handover", "engine.inbox", "engine.maintenance"),
     *("engine.outage", "engine.scheduler", "engine.source", "engine.watchdog", "runtime.session"),
     *("store.lease", "store.turn", "store.writer"),

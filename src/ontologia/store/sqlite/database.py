@@ -51,6 +51,7 @@ MEMORY = ":memory:"
 _NO_BINDINGS: tuple[()] = ()
 _STEPS = 10_000  # of SQLite's machine between two looks at a deadline: a fraction of a millisecond
 _LOOK = 1.0  # seconds between two looks at the file's name
+_LONGEST_PAUSE = 0.02  # seconds before a file is opened alone again, at random
 _EXISTING = apsw.SQLITE_OPEN_READWRITE
 _NO_INDEX = (apsw.SQLITE_IOERR_SHMSIZE, apsw.SQLITE_IOERR_SHMMAP, apsw.SQLITE_IOERR_SHMOPEN)
 LONGEST_LOG = 64 * 2**20
@@ -401,7 +402,7 @@ class Database:
                 if not _lacks_index(error):
                     raise
                 self._exclusive = True
-                writer = self._connect(self._busy, exclusive=True)
+                writer = self._connect_alone()
             else:
                 self._exclusive = False
             if not self.in_memory:
@@ -425,6 +426,23 @@ class Database:
             if not self._uses:
                 self._close_connection(self.writer)
 
+    def _connect_alone(self) -> apsw.Connection:
+        """A connection that has the file to itself, once no other one uses it.
+
+        Two that have both begun to read wait for each other, and neither stops reading until it is closed.
+        So each is closed at once if it has to wait, and another one is opened.
+        """
+        while True:
+            try:
+                connection = self._connect(lambda _: False, exclusive=True)
+            except apsw.BusyError:
+                if time.monotonic() >= self._deadline:
+                    raise
+                time.sleep(_LONGEST_PAUSE * self._random.random())
+            else:
+                connection.set_busy_handler(self._busy)
+                return connection
+
     def _connect(self, busy: Callable[[int], bool], *, exclusive: bool = False) -> apsw.Connection:
         if self._identity is None:
             connection = apsw.Connection(self._file)
@@ -438,7 +456,9 @@ class Database:
             connection.create_scalar_function("canonical", canonical, 1, deterministic=True)
             if exclusive:
                 _keep_index_in_memory(connection)
-            self._enter_wal(connection)
+                connection.execute("PRAGMA journal_mode=WAL")
+            else:
+                self._enter_wal(connection)
             connection.execute("PRAGMA foreign_keys=ON")
             connection.execute(
                 "PRAGMA cache_size=-16384"
