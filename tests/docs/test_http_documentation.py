@@ -20,6 +20,7 @@ from ontologia.store.s3 import bucket
 from ontologia.web import app, bodies, connection, create_app, guard, serving
 from ontologia.web.console import access, live
 from ontologia.web.console import app as console
+from ontologia.web.console.pages import objects
 from ontologia.web.problems import KINDS
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
@@ -95,6 +96,8 @@ def test_every_limit_of_the_console_is_in_a_table():
         "logins of a console": f"{access._MOST_LOGINS:,} ",
         "pages of a console that are made at the same time": f"{console._THREADS} ",
         "time for the reads of a page": f"{paging.DEADLINE:g} second ",
+        "parameters of a page's address; filters of a list": f"{console._MOST_PARAMETERS}; "
+        f"{objects._MOST_FILTERS} ",
         "streams of open pages": f"{live._MOST:,}, of {live._MOST_FOLLOWERS} namespaces; ",
     }
 
