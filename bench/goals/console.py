@@ -49,7 +49,7 @@ _MORE_COMMITS = (
 
 
 def figures() -> Iterator[Figure]:
-    """p95 of each page, and memory and CPU of a console that nobody looks at."""
+    """p95 of each page, and memory and CPU of an idle console."""
     with tempfile.TemporaryDirectory(prefix="ontologia-bench-") as name:
         path = Path(name) / "large.db"
         with progress(f"building {EVENTS:,} finished events, {shop.CUSTOMERS:,} objects"):
@@ -158,7 +158,7 @@ class _Browser:
         return Amount(f"console: {title}, p95", quantile(times, 0.95), "ms", goal, detail)
 
     def idle(self) -> Iterator[Amount]:
-        """What the process costs while nobody looks; its sampler does."""
+        """What the process costs while no page is open; its sampler runs."""
         before = _cpu(self._pid)
         time.sleep(_IDLE)
         used = _cpu(self._pid) - before

@@ -487,7 +487,7 @@ def test_commands_say_that_a_migration_is_pending(broken_off):
 
     found = invoke("doctor", "--datastore-uri", shop)
     assert found.exit_code == 0
-    assert "a migration was broken off, and nobody goes on with it" in found.stdout
+    assert "a migration was broken off, and no session continues it" in found.stdout
     assert said in invoke("info", "--datastore-uri", shop).stdout
     assert said in invoke("schema", "history", "Product", "--datastore-uri", shop).stderr
     assert said in invoke("preflight", models, "--datastore-uri", shop).stdout

@@ -148,7 +148,7 @@ def _token(path: Path) -> str:
 
 
 def _new_token() -> str:
-    """One that nobody is told: the login URL is the way in."""
+    """One that is printed nowhere: the login URL is the way in."""
     import secrets
 
     return secrets.token_urlsafe(32)

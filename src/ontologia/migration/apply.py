@@ -105,7 +105,7 @@ class Migration:
         With `follow` the store may have had other commits since the preview.
 
         Compatible changes are one short transaction, which writes no object. So is a breaking one
-        of few objects, after they were upgraded while nobody else commits; more than
+        of few objects, after they were upgraded while no other session commits; more than
         `migration_at_once` are upgraded in the background. A migration in the background that was
         broken off is gone on with.
 

@@ -55,7 +55,7 @@ CHECKS = (
     Check(
         "stalled_migration",
         Severity.warning,
-        "a migration was broken off, and nobody goes on with it",
+        "a migration was broken off, and no session continues it",
         "Run ontologia migrate --apply with the program that began it, which goes on from there. Before "
         "its switch, ontologia migrate --abort takes it back.",
     ),

@@ -106,7 +106,7 @@ CREATE INDEX IF NOT EXISTS idx_relation_latest_right
 
 -- name: staging
 -- A migration of many objects: each is upgraded beside the current one, and staged with the commit
--- that the current one is of (`source_commit`). Until the migration has a `commit_id`, nobody sees
+-- that the current one is of (`source_commit`). Until the migration has a `commit_id`, no reader sees
 -- it. From then on what is staged of that commit is current, and is moved to its place; the views
 -- have what is current also meanwhile. At most one row: there is one migration at a time.
 CREATE TABLE IF NOT EXISTS ontologia.pending_migration (
