@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import cached_property
 from typing import NamedTuple
 
 from ontologia import codec
@@ -88,12 +87,14 @@ class Trail:
     def __init__(self, tx: Tx, sql: Mapping[str, str]) -> None:
         self._tx = tx
         self._sql = sql
+        self._settling: frozenset[TypeKey] | None = None
 
-    @cached_property
-    def _settling(self) -> frozenset[TypeKey]:
-        """Types of which a migration's versions may not be in the history yet."""
-        row = self._tx.one(self._sql["settling_now"])
-        return settling_types(row and row[0])
+    def _settles(self, type_key: TypeKey) -> bool:
+        """Whether a migration's versions of a type may not be in the history yet."""
+        if self._settling is None:
+            row = self._tx.one(self._sql["settling_now"])
+            self._settling = settling_types(row and row[0])
+        return type_key in self._settling
 
     def versions(
         self, kind: str, type_name: str, key: ObjectKey, *, before: int = _END
@@ -101,7 +102,7 @@ class Trail:
         """What was said of one object before a commit, the newest first, read as it is wanted."""
         sql = self._sql[f"{kind}_versions"]
         asked = {"type": type_name, **dict(zip(_KEY[kind], key, strict=True))}
-        if (kind, type_name) in self._settling:
+        if self._settles((kind, type_name)):
             settling = self._sql[f"settling_version_of_{kind}"]
             for row in self._tx.all(settling, {**asked, "before": before}):
                 yield StoredVersion(*row)  # newer than all that the history has of the object

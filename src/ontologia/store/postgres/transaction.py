@@ -8,7 +8,6 @@ what it compares itself with, however many objects it is, and once with all that
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import Any, TypeVar
 
 from ontologia import codec
@@ -52,12 +51,16 @@ class PostgresReader:
     def __init__(self, tx: Tx, sql: Mapping[str, str]) -> None:
         self._tx = tx
         self._sql = sql
+        self._settling: frozenset[TypeKey] | None = None
 
-    @cached_property
+    # No cached_property: until Python 3.12 it has one lock for all, held for the statement.
+    @property
     def settling(self) -> frozenset[TypeKey]:
         """Types of which current objects may not be in their places yet."""
-        row = self._tx.one(self._sql["settling"])
-        return settling_types(row and row[0])
+        if self._settling is None:
+            row = self._tx.one(self._sql["settling"])
+            self._settling = settling_types(row and row[0])
+        return self._settling
 
     def head(self) -> int:
         return self._tx.one(self._sql["head"])[0] or 0
@@ -108,7 +111,7 @@ class PostgresTransaction(PostgresReader, LockStatements):
     ) -> None:
         self._schema = schema
         self._staging = staging
-        self.settling = frozenset()  # the gate says
+        self._settling = frozenset()  # the gate says
         PostgresReader.__init__(self, tx, sql)
         LockStatements.__init__(self, tx, sql, clock)
         self._events = events
@@ -164,7 +167,7 @@ class PostgresTransaction(PostgresReader, LockStatements):
         asked = [(key, wanted, self._asking(*key, wanted)) for key, wanted in ahead.items()]
         [(head, generation, holder, expires_at, settling)] = self._tx.gate
         self.now = to_text(self._clock.now())  # it may have waited for the lock
-        self.settling = settling_types(settling)
+        self._settling = settling_types(settling)
         for type_key, wanted, found in asked:
             moved = self._asking(*type_key, wanted) if type_key in self.settling else found
             self._learn(type_key, wanted, moved)

@@ -6,7 +6,6 @@ The PostgreSQL twin has the same statements under the same names.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -50,12 +49,16 @@ class SQLiteReader:
 
     def __init__(self, tx: Tx) -> None:
         self._tx = tx
+        self._settling: frozenset[TypeKey] | None = None
 
-    @cached_property
+    # No cached_property: until Python 3.12 it has one lock for all, held for the statement.
+    @property
     def settling(self) -> frozenset[TypeKey]:
         """Types of which current objects may not be in their places yet."""
-        row = self._tx.one(_STATE["settling"])
-        return settling_types(row and row[0])
+        if self._settling is None:
+            row = self._tx.one(_STATE["settling"])
+            self._settling = settling_types(row and row[0])
+        return self._settling
 
     def head(self) -> int:
         return self._tx.one(_STATE["head"])[0] or 0
@@ -115,7 +118,7 @@ class SQLiteTransaction(SQLiteReader, LockStatements):
         self.now = to_text(self._clock.now())
         holder, generation, settling = self._tx.one(_STATE["gate"], (self.now, owner_id))
         self.generation = generation or 0
-        self.settling = settling_types(settling)
+        self._settling = settling_types(settling)
         return holder
 
     def admit(self) -> None:
