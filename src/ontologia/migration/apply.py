@@ -158,7 +158,7 @@ class Migration:
     def abort(self, owner_id: str) -> PendingMigration | None:
         """Take back a migration in the background; what it was, None if there is none.
 
-        MigrationError once it has switched, LockContentionError while somebody goes on with it.
+        MigrationError once it has switched, LockContentionError while a session goes on with it.
         """
         pending = self._store.staging.pending()
         if pending is None:

@@ -1,6 +1,6 @@
 """A breaking change of many objects, made beside the work of others.
 
-The objects are upgraded in batches and staged (`store.staging`), which nobody sees. What is written
+The objects are upgraded in batches and staged (`store.staging`), which no reader sees. What is written
 meanwhile is upgraded again, until little is left. The switch is one short transaction: it upgrades
 the rest, registers the new versions, and makes what is staged current in one commit. Then the objects
 are moved to their places in batches. A process that dies leaves what it has staged, and the next
@@ -108,7 +108,7 @@ class Background:
     ) -> PendingMigration | None:
         """Begin the migration, or go on with it; it may have switched. None as in `take_over`.
 
-        MigrationError if another one is pending, LockContentionError if somebody else does it and
+        MigrationError if another one is pending, LockContentionError if another session does it and
         goes on for longer than `migration_lock_timeout_ms`.
         """
         pending = self._staging.pending()
@@ -149,7 +149,7 @@ class Background:
             self._clock.sleep(STEP)
 
     def release(self, pending: PendingMigration) -> None:
-        """Let somebody else go on with it at once."""
+        """Let another session go on with it at once."""
         with suppress(DatabaseError, LockContentionError):  # then its lease ends
             self._staging.release(pending.plan_hash, self._owner_id)
 
@@ -246,7 +246,7 @@ class Background:
         """Make what is staged current.
 
         `write` is called in the transaction, with the number of objects; it registers the versions
-        and gives the number of the commit. `check` is called before it, while nobody else commits.
+        and gives the number of the commit. `check` is called before it, while no other session commits.
         """
         self._await_sessions(pending)
         pending = self._check_unique(pending, diffs)
@@ -273,7 +273,7 @@ class Background:
             late = len(self._late or ())
             try:
                 with self._store.write(owner_id=self._owner_id, timeout_ms=limit) as tx:
-                    if check is not None:  # nobody has committed since, if the lease has not ended
+                    if check is not None:  # no other commit since, if the lease has not ended
                         tx.verify_lock(self._owner_id)
                     left = 0
                     for diff in diffs:

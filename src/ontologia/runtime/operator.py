@@ -467,7 +467,7 @@ class Operator:
     def repair(self) -> dict[str, int]:
         """Make again what is derived, in every namespace; how much was mended, by its name.
 
-        One transaction in which nobody else writes, and its commit says what was mended; none if
+        One transaction in which no one else writes, and its commit says what was mended; none if
         nothing was. LockContentionError if others write for longer than `lock_timeout_ms`.
         """
         mended, number = repair(

@@ -48,7 +48,7 @@ class PendingMigration(NamedTuple):
     holder: str
     """The same for people: `host, process 17`."""
     expires_at: datetime
-    """Until when nobody else may go on with it."""
+    """Until when no other session may go on with it."""
     started_at: datetime
     updated_at: datetime
     objects: int
@@ -194,7 +194,7 @@ class Staging:
         objects: int,
         since_commit: int,
     ) -> None:
-        """Write down that a migration begins; there must be none, and nobody else may begin one."""
+        """Write down that a migration begins; there must be none, and no one else may begin one."""
         tx.run(
             self._sql["begin_migration"],
             {
@@ -209,13 +209,13 @@ class Staging:
         )
 
     def take(self, plan_hash: str, owner_id: str, holder: str) -> bool:
-        """Become the owner of a migration; False while somebody else is."""
+        """Become the owner of a migration; False while another session is."""
         named = {"plan_hash": plan_hash, "owner_id": owner_id, "holder": holder}
         with self._database.write(durable=False) as tx:
             return tx.run(self._sql["take_migration"], named | self._times()) == 1
 
     def release(self, plan_hash: str, owner_id: str) -> None:
-        """Let somebody else go on with a migration, now and not when the lease ends."""
+        """Let another session go on with a migration, now and not when the lease ends."""
         named = {"plan_hash": plan_hash, "owner_id": owner_id, "now": self._times()["now"]}
         with self._database.write(durable=False) as tx:
             tx.run(self._sql["release_migration"], named)
@@ -393,7 +393,7 @@ class Staging:
     ) -> Iterator[int]:
         """Move what is staged to its place: into the history, and to what is current.
 
-        A short transaction for each step, begun by `write`, so that nobody else writes state
+        A short transaction for each step, begun by `write`, so that no one else writes state
         meanwhile; gives how many objects each has passed.
         """
         for kind, name, _ in pending.types:

@@ -407,9 +407,9 @@ def _since_retry(ended: list[AttemptRow], number: int) -> int:
     return sum((each.attempt > 0) is (number > 0) for each in ended)
 
 
-def _again_at(claim: ClaimRow, buried: AttemptRow, following: AttemptRow | None) -> str:
+def _again_at(claim: ClaimRow, last: AttemptRow, following: AttemptRow | None) -> str:
     """When an event was taken up again after a retry, as far as it is known."""
-    if claim.claimed_at > buried.ended_at:
+    if claim.claimed_at > last.ended_at:
         begun = [claim.claimed_at]
         if following is not None and following.started_at is not None:
             begun.append(following.started_at)

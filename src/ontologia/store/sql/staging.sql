@@ -24,7 +24,7 @@ UPDATE pending_migration SET owner_id = :owner_id, holder = :holder, expires_at 
  WHERE plan_hash = :plan_hash AND (owner_id = :owner_id OR expires_at <= :now);
 
 -- name: advance_migration
--- The fence of everything that is staged or settled: whoever lost the migration changes nothing,
+-- The fence of everything that is staged or settled: a session that lost the migration changes nothing,
 -- nor does a session that has not seen the switch.
 UPDATE pending_migration SET staged = staged + :staged, expires_at = :expires_at,
        updated_at = :now, since_commit = :since_commit
